@@ -1,0 +1,27 @@
+"""The two exceptions a user may meet. Anything else that escapes is a bug of ours and shows its traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class Fp8DebugError(Exception):
+    """A mistake or a circumstance that the user can act on.
+
+    The message says what happened, what was got, what was expected, and what to do.
+    `exit_code` is what the command line returns: 1 could not do it, 2 usage.
+    """
+
+    exit_code = 1
+
+
+class UsageError(Fp8DebugError):
+    """The request itself is wrong: an unknown option value, a regex that does not compile."""
+
+    exit_code = 2
+
+
+def nearest(word: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """Return up to `limit` of `known` that look most like `word`, best first."""
+    return difflib.get_close_matches(word, list(known), n=limit, cutoff=0.3)

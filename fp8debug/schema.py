@@ -1,0 +1,187 @@
+"""The only definition of what a run directory's Parquet files hold: tables, columns, types, meanings.
+
+Types are plain words (`int64`, `float32`, `string`, `list<float32>` …), so that this module needs neither
+pyarrow nor duckdb. The writer and the reader each translate them once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, its type, and one line that says what it means."""
+
+    name: str
+    type: str
+    meaning: str
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of the run directory, stored as `<name>/rank=<R>/part-<NNNNNN>.parquet`."""
+
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names in storage order."""
+        return tuple(column.name for column in self.columns)
+
+
+RECORD_KEY = (
+    Column("segment", "int32", "resume counter: 0 for the first start of the run"),
+    Column("step", "int64", "optimizer step, from 0"),
+    Column("microbatch", "int32", "micro-batch inside the step, from 0"),
+    Column("call", "int32", "use of this layer inside the micro-batch, from 0"),
+    Column("pass", "string", "forward | recompute | backward | eval"),
+    Column("rank", "int32", "global rank of the process that observed it"),
+    Column("layer", "string", "qualified module name without wrapper prefixes"),
+    Column("tensor", "string", "x | w | dy | y | dx | dw"),
+    Column("seq", "int64", "order of observation on that rank; (segment, rank, seq) names one record"),
+)
+
+STEPS = Table(
+    "steps",
+    "one row a step and rank: what the training itself reported",
+    (
+        Column("segment", "int32", "resume counter"),
+        Column("step", "int64", "optimizer step, from 0"),
+        Column("rank", "int32", "global rank"),
+        Column("loss", "float64", "mean over the step's micro-batches, loss scale divided out"),
+        Column("losses", "list<float64>", "the loss of each micro-batch, loss scale divided out"),
+        Column("loss_source", "string", "backward: the tensor backward() was called on | log: given by session.log"),
+        Column("grad_norm", "float64", "gradient norm before clipping, as the source saw it"),
+        Column("grad_norm_source", "string", "clip_grad_norm_ | gradients: computed before optimizer.step | log"),
+        Column("lr", "float64", "learning rate of the first parameter group"),
+        Column("tokens", "int64", "tokens of the step, given by session.log"),
+        Column("skipped", "bool", "true when the GradScaler skipped the optimizer step"),
+        Column("n_microbatches", "int32", "micro-batches seen in the step"),
+        Column("sampled", "bool", "true when errors and histograms were taken in this step"),
+        Column("started_unix_s", "float64", "wall-clock start of the step", "s"),
+        Column("duration_s", "float64", "time from this step's start to the next one's", "s"),
+    ),
+)
+
+TENSORS = Table(
+    "tensors",
+    "one row a record: the health of one tensor at one pass",
+    (
+        *RECORD_KEY,
+        Column("shape", "list<int64>", "shape as the GEMM's operand, local to the rank"),
+        Column("dtype", "string", "dtype the hook saw"),
+        Column("gemm_dtype", "string", "dtype the GEMM consumed (differs under autocast)"),
+        Column("placement", "string", "local | replicate | shard(dim) | partial"),
+        Column("row_class", "string", "all | valid | padding"),
+        Column("sampled", "bool", "true when errors and a histogram were taken of this record"),
+        Column("status", "string", "ok | empty | why nothing could be measured"),
+        Column("n", "int64", "elements"),
+        Column("n_zero", "int64", "elements equal to zero, of either sign"),
+        Column("n_neg_zero", "int64", "those of n_zero with the sign bit set"),
+        Column("n_nan", "int64", "NaN elements"),
+        Column("n_posinf", "int64", "+Inf elements"),
+        Column("n_neginf", "int64", "-Inf elements"),
+        Column("n_rows_nonfinite", "int64", "rows (tokens, or output features of w) with any NaN or Inf"),
+        Column("first_nonfinite_row", "int64", "index of the first such row, NULL when there is none"),
+        Column("amin", "float32", "smallest non-zero magnitude of the finite elements"),
+        Column("amax", "float32", "largest magnitude of the finite elements; 0 when there is none"),
+        Column("approx", "string", "'bf16' when the histogram is of BF16-rounded FP32 values, else NULL"),
+        Column("checksum", "uint64", "Fletcher-64 of the raw bytes before any rounding; sampled records only"),
+    ),
+)
+
+SCALES = Table(
+    "scales",
+    "one row a record and stateful recipe: the scale in force when the record was taken",
+    (
+        *RECORD_KEY,
+        Column("recipe", "string", "canonical recipe text, for example delayed:amax_history_len=16"),
+        Column("fmt", "string", "element format: E4M3 | E5M2"),
+        Column("alternate", "bool", "true where fmt is recorded beside the recipe's own (dy in E4M3 under HYBRID)"),
+        Column("source", "string", "framework | simulated"),
+        Column("scope", "string", "rank: the amax is this rank's alone | group"),
+        Column("scale", "float32", "factor the tensor is multiplied with before the cast; NULL when unknown"),
+        Column("scale_inv", "float32", "factor the codes are multiplied with after it"),
+        Column("amax_used", "float32", "amax that determined the scale; NULL before the first"),
+        Column("history_len", "int32", "window length of the amax history"),
+        Column("history_zeros", "int32", "zeros in that window"),
+        Column("n_rolls", "int64", "amaxes the history has consumed so far"),
+        Column("ran", "bool", "whether the module ran between the last two rolls; NULL when simulated"),
+        Column("set_at_step", "int64", "step whose roll set this scale; NULL for the initial scale"),
+        Column("status", "string", "ok | warmup: before the first amax | history_incomplete"),
+    ),
+)
+
+ERRORS = Table(
+    "errors",
+    "sampled: one row a record, recipe and format: sums over the finite elements, x original, q dequantised",
+    (
+        *RECORD_KEY,
+        Column("recipe", "string", "canonical recipe text"),
+        Column("fmt", "string", "element format: E4M3 | E5M2"),
+        Column("alternate", "bool", "true where fmt is recorded beside the recipe's own (dy in E4M3 under HYBRID)"),
+        Column("source", "string", "framework | simulated"),
+        Column("scale_scope", "string", "record | rank | group: whose amax the scale comes from"),
+        Column("scale", "float32", "scale the sums belong to"),
+        Column("n", "int64", "finite elements"),
+        Column("n_nonzero", "int64", "finite elements other than zero"),
+        Column("n_underflow", "int64", "x != 0 and q = 0"),
+        Column("n_overflow", "int64", "x*scale rounds beyond the format's largest finite value"),
+        Column("sum_x2", "float64", "sum of x^2"),
+        Column("sum_q2", "float64", "sum of q^2"),
+        Column("sum_xq", "float64", "sum of x*q"),
+        Column("sum_err2", "float64", "sum of (x-q)^2"),
+        Column("n_low", "int64", "number of the smallest 99 % of the non-zero values, floor(0.99*n_nonzero)"),
+        Column("low_sum_x2", "float64", "sum of x^2 over those"),
+        Column("low_sum_err2", "float64", "sum of (x-q)^2 over those"),
+        Column("approx", "string", "'bf16' when the low_ sums come from BF16-rounded FP32 values, else NULL"),
+    ),
+)
+
+HISTOGRAMS = Table(
+    "histograms",
+    "sampled: the distinct finite values of a record and how often each occurs; an exact summary of the tensor",
+    (
+        Column("segment", "int32", "resume counter; with rank and seq the record"),
+        Column("rank", "int32", "global rank"),
+        Column("seq", "int64", "record on that rank"),
+        Column("counted", "string", "high: high-precision values | payload: dequantised FP8 codes"),
+        Column("value", "float32", "a distinct finite value (zeros included, -0 apart from +0)"),
+        Column("count", "int64", "how many elements have it"),
+    ),
+)
+
+VALUES = Table(
+    "values",
+    "opt-in: raw tensors, one row a tensor row",
+    (
+        *RECORD_KEY,
+        Column("row", "int64", "row of the tensor seen as (rows, last dimension)"),
+        Column("values", "list<float32>", "the row's elements; every BF16, FP16 and FP8 value is exact in FP32"),
+    ),
+)
+
+EVENTS = Table(
+    "events",
+    "everything that went wrong or is missing",
+    (
+        Column("segment", "int32", "resume counter"),
+        Column("step", "int64", "step at which it was noticed; NULL outside the training"),
+        Column("rank", "int32", "global rank"),
+        Column("unix_s", "float64", "wall-clock time", "s"),
+        Column("kind", "string", "one word: disabled | never_fired | unsupported | assumption | …"),
+        Column("layer", "string", "layer it is about, or NULL"),
+        Column("tensor", "string", "tensor it is about, or NULL"),
+        Column("message", "string", "one sentence for a person"),
+    ),
+)
+
+TABLES: dict[str, Table] = {
+    table.name: table for table in (STEPS, TENSORS, SCALES, ERRORS, HISTOGRAMS, VALUES, EVENTS)
+}
