@@ -1,0 +1,38 @@
+# Every target makes .venv by itself when it is missing or older than pyproject.toml.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO_STEPS ?= 200
+
+.PHONY: demo test lint format docs bench
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+# Train a small GPT on the standard library's source under capture, then read the report.
+demo: $(STAMP)
+	$(BIN)/fp8debug attach --every 10 examples/train_gpt.py --steps $(DEMO_STEPS)
+	$(BIN)/fp8debug report
+
+test: lint
+	$(BIN)/pytest -n 2 --dist worksteal
+
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+# The generated pages: docs/schema.md, docs/views.md, docs/cli.md.
+docs: $(STAMP)
+	$(BIN)/python docs/generate.py
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/overhead.py

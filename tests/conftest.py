@@ -1,0 +1,38 @@
+"""What every test stands on: one thread a process, no settings leaking in from the person who runs the tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+# Before torch, numpy or numba is imported: workers share the machine, and sums keep one order.
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ[_name] = "1"
+for _name in [name for name in os.environ if name.startswith("FP8DEBUG_")]:
+    del os.environ[_name]
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the source tree."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def train_gpt() -> ModuleType:
+    """The example training as a module: `build_model`, `load_text`, `batches`, …"""
+    name = "train_gpt"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / "train_gpt.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
