@@ -1,0 +1,95 @@
+"""The engine interface: how health, histograms and error sums are taken, whatever does the counting."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fp8debug.errors import UsageError, nearest
+from fp8debug.hooks.measure.codes import UnsupportedDtype
+from fp8debug.hooks.measure.health import Health
+
+if TYPE_CHECKING:
+    from fp8debug.formats import Format
+    from fp8debug.metrics import ErrorSums
+
+__all__ = ["ENGINES", "Counted", "Engine", "UnsupportedDtype", "load_engine"]
+
+ENGINES = ("numba", "torch")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The exact summary of one tensor: its distinct finite values, and how often each occurs."""
+
+    health: Health
+    values: npt.NDArray[np.float32]
+    """Distinct finite values in code order (+0, positive ascending, -0, negative descending), (k,)."""
+    counts: npt.NDArray[np.int64]
+    """Occurrences of each, (k,)."""
+    checksum: int
+    """Fletcher-64 of the raw bytes, unsigned 64-bit."""
+    approx: str | None
+    """'bf16' when `values` are rounded further than what the GEMM reads, else None."""
+
+
+class Engine(Protocol):
+    """One way to measure tensors. Safe to call from several threads at once."""
+
+    @property
+    def name(self) -> str:
+        """'numba' or 'torch'."""
+
+    def warm_up(self) -> None:
+        """Load or compile everything, so that no later call pays for it."""
+
+    def health(self, t: torch.Tensor, gemm_dtype: torch.dtype) -> Health:
+        """Take the health of `t` as the GEMM reads it; raises UnsupportedDtype."""
+
+    def count(self, t: torch.Tensor, gemm_dtype: torch.dtype) -> Counted:
+        """Count the distinct values of `t` as the GEMM reads it; raises UnsupportedDtype."""
+
+    def error_sums(
+        self,
+        values: npt.NDArray[np.float32],
+        counts: npt.NDArray[np.int64],
+        requests: Sequence[tuple[np.float32, Format]],
+    ) -> list[ErrorSums]:
+        """Return the error sums of a histogram for each (scale, format); see fp8debug.metrics.error_sums."""
+
+    def tensor_error_sums(
+        self, t: torch.Tensor, requests: Sequence[tuple[np.float32, Format]], counted: Counted | None = None
+    ) -> list[ErrorSums]:
+        """Return the error sums of an FP32 or FP64 tensor, from its FP32 values, for each (scale, format).
+
+        The `low_` sums are those of the BF16-rounded histogram; pass `counted` if it is at hand.
+        """
+
+
+def load_engine(name: str | None = None) -> Engine:
+    """Return the engine called `name`; None takes numba where it is installed, else torch.
+
+    Raises:
+        UsageError: for an unknown name, or numba asked for and not installed.
+    """
+    has_numba = importlib.util.find_spec("numba") is not None
+    if name is None:
+        name = "numba" if has_numba else "torch"
+    if name == "torch":
+        from fp8debug.hooks.measure.counting.torch_ops import TorchEngine
+
+        return TorchEngine()
+    if name != "numba":
+        guess = (nearest(name, ENGINES) or ["numba"])[0]
+        raise UsageError(f"no engine called {name!r}: expected one of {', '.join(ENGINES)}; did you mean {guess!r}?")
+    if not has_numba:
+        raise UsageError("the numba engine needs numba, which is not installed: pip install 'fp8debug[cpu]'")
+    from fp8debug.hooks.measure.counting.numba_engine import NumbaEngine
+
+    return NumbaEngine()

@@ -1,0 +1,56 @@
+"""What one look at a tensor tells: extremes, zeros, and what is not finite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Counts and extremes of one tensor. None in a field: not measured by the engine that made it."""
+
+    n: int
+    """Elements."""
+    n_zero: int | None
+    """Zeros of either sign."""
+    n_neg_zero: int | None
+    """Zeros with the sign bit set."""
+    n_nan: int | None
+    n_posinf: int | None
+    n_neginf: int | None
+    amin: float | None
+    """Smallest non-zero magnitude of the finite elements; None also when there is no such element."""
+    amax: float | None
+    """Largest magnitude of the finite elements; 0.0 when there is none."""
+
+    @property
+    def n_nonfinite(self) -> int:
+        """NaN and Inf elements, as far as they were counted."""
+        return (self.n_nan or 0) + (self.n_posinf or 0) + (self.n_neginf or 0)
+
+    @property
+    def has_nonfinite(self) -> bool:
+        """Whether any element is NaN or Inf."""
+        return self.n_nonfinite > 0
+
+
+EMPTY = Health(n=0, n_zero=0, n_neg_zero=0, n_nan=0, n_posinf=0, n_neginf=0, amin=None, amax=0.0)
+
+
+def nonfinite_rows(t: torch.Tensor) -> tuple[int, int]:
+    """Return how many rows hold a NaN or Inf, and the first such row (-1 when there is none).
+
+    Args:
+        t: floating tensor, any shape, seen as (rows, last dimension); a vector is one row.
+    """
+    with torch.no_grad():
+        values = t.detach()
+        if values.element_size() == 1:
+            values = values.to(torch.float32)
+        if values.numel() == 0:
+            return 0, -1
+        rows = values.reshape(-1, values.shape[-1] if values.dim() else 1)
+        bad = torch.nonzero(~torch.isfinite(rows).all(dim=1)).flatten().cpu()
+        return bad.numel(), int(bad[0]) if bad.numel() else -1

@@ -1,0 +1,40 @@
+"""A tensor as flat memory: views where possible, copies only where the layout leaves no choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+BLOCK = 1 << 22
+"""Elements copied at once of a tensor that is not contiguous."""
+
+
+def storage_order(t: torch.Tensor) -> torch.Tensor:
+    """Return `t` with its dimensions in memory order, so that a transposed tensor is contiguous again."""
+    if t.is_contiguous():
+        return t
+    return t.permute(sorted(range(t.dim()), key=lambda d: -t.stride(d)))
+
+
+def flat_blocks(t: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield contiguous vectors that together are `t` in logical order.
+
+    All but the last are a multiple of 8 bytes long, and each starts at an address divisible by 8, so that they
+    may be read as 64-bit words. A contiguous tensor is yielded whole, without a copy.
+    """
+    if t.is_contiguous() and t.data_ptr() % 8 == 0:
+        yield t.reshape(-1)
+        return
+    row = t[0].numel() if t.dim() > 1 and t.shape[0] else 1
+    rows = max(8, BLOCK // max(row, 1) // 8 * 8)
+    for block in t.split(rows) if t.dim() else (t,):
+        yield block.clone(memory_format=torch.contiguous_format).reshape(-1)
+
+
+def raw_bytes(flat: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """Return the memory of a contiguous CPU vector as bytes, shared with it."""
+    array: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return array
