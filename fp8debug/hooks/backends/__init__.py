@@ -1,0 +1,1 @@
+"""How tensors are reached: one module a way of reaching them."""

@@ -1,0 +1,139 @@
+"""Module hooks on nn.Linear: `x`, `w` and `y` in the forward hook, `dy` by a tensor hook on the output.
+
+No full backward hooks: they break on in-place operations and under torch.func. The forward hook is prepended, so
+that it sees the gathered weight before FSDP2's own hook reshards it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from fp8debug.hooks.backends.base import FoundLayer, Observer
+from fp8debug.hooks.clock import Moment
+from fp8debug.hooks.selection import canonical_name
+
+
+class ModuleBackend:
+    """Captures nn.Linear and its subclasses."""
+
+    def __init__(self) -> None:
+        self._handles: list[RemovableHandle] = []
+
+    def find(self, model: nn.Module, prefix: str) -> list[FoundLayer]:
+        """All nn.Linear modules below `model`; a module reached by two names is listed under its first."""
+        return [
+            FoundLayer(
+                name=prefix + (canonical_name(raw) or type(module).__name__),
+                raw_name=raw,
+                root=prefix.rstrip(".") or type(model).__name__,
+                module=module,
+                in_features=module.in_features,
+                out_features=module.out_features,
+            )
+            for raw, module in model.named_modules()
+            if isinstance(module, nn.Linear)
+        ]
+
+    def attach(self, layers: Sequence[FoundLayer], observer: Observer) -> None:
+        """Hook the layers."""
+        for layer in layers:
+            hook = ForwardHook(observer, layer.name, id(layer.module))
+            self._handles.append(
+                layer.module.register_forward_hook(hook, prepend=True, with_kwargs=True)  # type: ignore[arg-type]
+            )
+            if "dx" in observer.tensors:
+                self._handles.append(layer.module.register_forward_pre_hook(isolate_input, with_kwargs=True))
+
+    def detach(self) -> None:
+        """Remove our hooks and no others."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def isolate_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Give the layer a view of its input, so that the gradient of the view is this GEMM's `dx` and no other's."""
+    if args and isinstance(args[0], torch.Tensor) and args[0].requires_grad:
+        return (args[0].view_as(args[0]), *args[1:]), kwargs
+    return None
+
+
+class ForwardHook:
+    """Forward hook of one layer.
+
+    A plain object, so that copying or pickling the model works: a copy's hook reports to nobody.
+    """
+
+    def __init__(self, observer: Observer | None, name: str, layer_id: int) -> None:
+        self._observer = observer
+        self._name = name
+        self._layer_id = layer_id
+
+    def __reduce__(self) -> tuple[type[ForwardHook], tuple[None, str, int]]:
+        return ForwardHook, (None, self._name, self._layer_id)
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        observer = self._observer
+        if observer is None or not observer.active:
+            return
+        try:
+            self._observe(observer, module, args[0] if args else kwargs.get("input"), _first_tensor(output))
+        except Exception as error:  # whatever goes wrong in here is ours and must not reach the training
+            observer.fail(error)
+
+    def _observe(self, observer: Observer, module: nn.Module, x: Any, y: torch.Tensor | None) -> None:
+        if y is None or not isinstance(x, torch.Tensor):
+            raise TypeError(f"{self._name}: expected tensors in and out, got {type(x).__name__}, {type(y).__name__}")
+        moment = observer.clock.forward(self._layer_id, module.training)
+        gemm_dtype = y.dtype
+        if "x" in observer.tensors:
+            observer.observe(self._name, "x", x, gemm_dtype, moment)
+        if "w" in observer.tensors and observer.wants_weight(self._name, moment):
+            weight = _stored_weight(module)
+            if weight is not None:
+                observer.observe(self._name, "w", weight, gemm_dtype, moment)
+        if "y" in observer.tensors:
+            observer.observe(self._name, "y", y, gemm_dtype, moment)
+        if y.requires_grad and moment.pass_ != "eval":
+            y.register_hook(GradientHook(observer, self._name, "dy", gemm_dtype, moment))
+        if "dx" in observer.tensors and x.requires_grad and moment.pass_ != "eval":
+            x.register_hook(GradientHook(observer, self._name, "dx", gemm_dtype, moment))
+
+
+class GradientHook:
+    """Tensor hook that reports a gradient under the key of the forward it belongs to."""
+
+    def __init__(self, observer: Observer, layer: str, tensor: str, gemm_dtype: torch.dtype, moment: Moment) -> None:
+        self._observer = observer
+        self._layer = layer
+        self._tensor = tensor
+        self._gemm_dtype = gemm_dtype
+        self._moment = moment._replace(pass_="backward")
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        observer = self._observer
+        if not observer.active:
+            return
+        try:
+            observer.clock.backward()
+            if self._tensor in observer.tensors:
+                observer.observe(self._layer, self._tensor, gradient, self._gemm_dtype, self._moment)
+        except Exception as error:  # as in ForwardHook
+            observer.fail(error)
+
+
+def _first_tensor(output: Any) -> torch.Tensor | None:
+    if isinstance(output, (tuple, list)) and output:
+        output = output[0]
+    return output if isinstance(output, torch.Tensor) else None
+
+
+def _stored_weight(module: nn.Module) -> torch.Tensor | None:
+    """The weight as it is stored. A parametrized one is computed on access, which could change the training."""
+    weight = module._parameters.get("weight")
+    return weight if weight is not None else module.__dict__.get("weight")

@@ -1,0 +1,93 @@
+"""Who this process is among its peers, and which run directory they share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+from fp8debug.errors import UsageError
+from fp8debug.rundir import LATEST_NAME, RUNS_FOLDER, default_run_path, safe_name
+
+RUN_DIR_VARIABLE = "FP8DEBUG_RUN_DIR"
+_RANK_VARIABLES = ("RANK", "SLURM_PROCID")
+_WORLD_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS")
+
+
+def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """This process's rank and the number of ranks, from torchrun's or SLURM's variables; (0, 1) alone."""
+    rank = next((int(environment[v]) for v in _RANK_VARIABLES if v in environment), 0)
+    world = next((int(environment[v]) for v in _WORLD_VARIABLES if v in environment), 1)
+    return rank, world
+
+
+def shared_run_id(environment: Mapping[str, str] = os.environ) -> str | None:
+    """An id that all ranks of one launch see alike: SLURM job and step, or a torchrun id that is not the default."""
+    if "SLURM_JOB_ID" in environment:
+        return f"slurm-{environment['SLURM_JOB_ID']}.{environment.get('SLURM_STEP_ID', '0')}"
+    run_id = environment.get("TORCHELASTIC_RUN_ID", "none")
+    if run_id != "none":
+        return f"torchrun-{run_id}.{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    return None
+
+
+def resolve_run_path(out: str | None, script: str, name: str | None, world: int) -> Path:
+    """Where this run is recorded. Ranks never invent it from their clocks.
+
+    Raises:
+        UsageError: several ranks and nothing that they share to name the directory by.
+    """
+    given = out or os.environ.get(RUN_DIR_VARIABLE)
+    if given:
+        return Path(given)
+    if world == 1:
+        return default_run_path(script, datetime.now(), name)
+    shared = shared_run_id()
+    if shared is None:
+        raise UsageError(
+            f"{world} ranks share no run id (torchrun's is the default one); expected one directory for all: give "
+            f"--out DIR, set {RUN_DIR_VARIABLE}, or launch with torchrun --rdzv-id NAME"
+        )
+    return Path(RUNS_FOLDER) / f"{safe_name(Path(script).stem)}-{safe_name(shared)}"
+
+
+def prepare_run_path(path: Path, *, force: bool) -> Path | None:
+    """Make the directory. An old run there is renamed when `force`, never deleted; returns its new name.
+
+    Raises:
+        UsageError: the directory is not empty and `force` is not given, or the path is a file.
+    """
+    moved = None
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"--out {path} is a file; expected a directory to create or an empty one")
+    if path.is_dir() and any(path.iterdir()):
+        if not force:
+            raise UsageError(
+                f"--out {path} is not empty; two runs never mix in one directory: give another --out, or --force to "
+                "rename the old one"
+            )
+        moved = _free_name(path)
+        shutil.move(path, moved)
+    path.mkdir(parents=True, exist_ok=True)
+    return moved
+
+
+def point_latest(path: Path) -> None:
+    """Let `<runs folder>/latest` point to `path`."""
+    link = path.parent / LATEST_NAME
+    if link.exists() and not link.is_symlink():
+        return
+    temporary = path.parent / f".{LATEST_NAME}.{os.getpid()}"
+    temporary.symlink_to(path.name)
+    temporary.replace(link)
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (candidate := path.with_name(f"{path.name}.old{number}")).exists():
+        number += 1
+    return candidate
+
+

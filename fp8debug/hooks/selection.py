@@ -1,0 +1,69 @@
+"""Which layers are taken: canonical names, regexes, and words for a pattern that matches nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fp8debug.errors import UsageError, nearest
+
+WRAPPER_SEGMENTS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+
+
+def canonical_name(raw_name: str) -> str:
+    """Drop the path segments that wrappers (DDP, compile, FSDP, checkpointing) put into a module's name."""
+    return ".".join(part for part in raw_name.split(".") if part not in WRAPPER_SEGMENTS)
+
+
+def compile_patterns(patterns: Iterable[str], option: str) -> tuple[re.Pattern[str], ...]:
+    """Compile regexes for re.search.
+
+    Raises:
+        UsageError: one does not compile; the message says where.
+    """
+    compiled = []
+    for pattern in patterns:
+        try:
+            compiled.append(re.compile(pattern))
+        except re.error as error:
+            raise UsageError(
+                f"{option} {pattern!r} is not a regular expression: {error}; expected Python `re` syntax, "
+                r"for example 'blocks\.[0-3]\.'"
+            ) from error
+    return tuple(compiled)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A layer is taken when any of `layers` matches its name (or there is none) and none of `exclude` does."""
+
+    layers: tuple[re.Pattern[str], ...] = ()
+    exclude: tuple[re.Pattern[str], ...] = ()
+
+    @classmethod
+    def from_regexes(cls, layers: Sequence[str], exclude: Sequence[str]) -> Selection:
+        """Compile both lists; raises UsageError for a regex that does not compile."""
+        return cls(compile_patterns(layers, "--layers"), compile_patterns(exclude, "--exclude"))
+
+    def takes(self, name: str) -> bool:
+        """Whether the layer called `name` is taken."""
+        wanted = not self.layers or any(p.search(name) for p in self.layers)
+        return wanted and not any(p.search(name) for p in self.exclude)
+
+    def unmatched(self, names: Sequence[str]) -> list[str]:
+        """Patterns of `layers` that match none of `names`."""
+        return [p.pattern for p in self.layers if not any(p.search(n) for n in names)]
+
+    def explain_no_match(self, names: Sequence[str]) -> str:
+        """One line for the user: nothing matched, what was asked for, which names come nearest."""
+        if not names:
+            return "no GEMM layer found: the model has no nn.Linear; only nn.Linear and its subclasses are captured"
+        if not self.layers:
+            return f"--exclude leaves none of the {len(names)} GEMM layers; loosen it (first layer: {names[0]})"
+        asked = ", ".join(repr(p.pattern) for p in self.layers)
+        near = nearest(self.layers[0].pattern, names) or list(names[:3])
+        return (
+            f"--layers {asked} matches none of the {len(names)} GEMM layers (exclude applied); "
+            f"nearest names: {', '.join(near)}; `--list-layers` prints them all"
+        )

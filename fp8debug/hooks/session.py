@@ -1,0 +1,421 @@
+"""`fp8debug.attach(model)`: one capture, from the first hook to the last flushed part."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fp8debug.config import CaptureOptions
+from fp8debug.errors import UsageError
+from fp8debug.hooks.backends.base import Backend, FoundLayer
+from fp8debug.hooks.backends.modules import ModuleBackend
+from fp8debug.hooks.clock import Clock, FinishedStep, Moment
+from fp8debug.hooks.launch import prepare_run_path, rank_and_world, resolve_run_path
+from fp8debug.hooks.manifest import new_manifest
+from fp8debug.hooks.measure.engine import Engine, load_engine
+from fp8debug.hooks.plan import CapturePlan
+from fp8debug.hooks.recorder import Observed, Recorder
+from fp8debug.hooks.scalars import as_scalar
+from fp8debug.hooks.training import StepReport, TrainingWatch
+from fp8debug.hooks.writer import PartWriter
+from fp8debug.rundir import LayerInfo, Manifest, RunDir
+
+MAX_BUFFERED_BYTES = 32 << 20
+
+
+@dataclass(slots=True)
+class CloseSummary:
+    """What a capture came to."""
+
+    run_path: Path
+    n_records: int
+    n_steps: int
+    problems: list[str] = field(default_factory=list)
+
+
+class Session:
+    """An open capture. Implements the observer that backends report to.
+
+    Whatever goes wrong in here disables fp8debug with one line and an event; the training goes on.
+    """
+
+    def __init__(
+        self,
+        plan: CapturePlan,
+        run_dir: RunDir,
+        manifest: Manifest,
+        engine: Engine,
+        backend: Backend,
+        say: Callable[[str], None],
+        *,
+        rank: int = 0,
+        measure_gradients: bool = False,
+    ) -> None:
+        self.tensors = frozenset(plan.options.tensors)
+        self.active = False
+        self.run_dir = run_dir
+        self.clock = Clock(self._on_step_end)
+        self.watch = TrainingWatch(self.clock, self.fail, measure_gradients=measure_gradients)
+        self._plan = plan
+        self._manifest = manifest
+        self._backend = backend
+        self._say = say
+        self._rank = rank
+        self._recorder = Recorder(engine, plan.recipes, plan.options.rolls, segment=0, rank=rank)
+        self._writer = PartWriter(run_dir, rank)
+        self._weights_seen: set[tuple[str, int]] = set()
+        self._n_steps = 0
+        self._problems: list[str] = []
+        self._opened_s = self._flushed_s = time.monotonic()
+        self._summary: CloseSummary | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take the directory and begin to watch the training.
+
+        Raises:
+            Fp8DebugError: another process writes there.
+        """
+        self._writer.start()
+        if self._rank == 0:
+            self.run_dir.write_manifest(self._manifest)
+        self.watch.start()
+        self.active = True
+        atexit.register(self.close)
+        _abandon_in_children(self)
+
+    def attach_model(self, model: nn.Module, prefix: str = "") -> list[FoundLayer]:
+        """Hook the selected layers of `model`; returns all GEMM layers found, selected or not."""
+        found = self._backend.find(model, prefix)
+        taken = [layer for layer in found if self._plan.selection.takes(layer.name)]
+        self._backend.attach(taken, self)
+        names = {layer.name for layer in taken}
+        self._manifest.roots.append(prefix.rstrip(".") or type(model).__name__)
+        self._manifest.layers += [
+            LayerInfo(
+                name=layer.name,
+                raw_name=layer.raw_name,
+                class_name=type(layer.module).__name__,
+                root=layer.root,
+                in_features=layer.in_features,
+                out_features=layer.out_features,
+                matched=layer.name in names,
+            )
+            for layer in found
+        ]
+        self._write_manifest()
+        return found
+
+    def close(self, status: str = "closed", reason: str | None = None) -> CloseSummary:
+        """End the capture: remove every hook, write what is left. Safe to call twice."""
+        if self._summary is not None:
+            return self._summary
+        if self.active:
+            self._guarded(self.clock.close)
+        if self.active:
+            self._guarded(self._note_layers_that_never_fired)
+            self._guarded(self.flush)
+        disabled = self._manifest.status == "disabled"
+        self._stop_watching()
+        self._guarded(self._writer.close)
+        if self._writer.error is not None and not disabled:
+            self.fail(self._writer.error)
+        elif not disabled:
+            self._manifest.status, self._manifest.status_reason = status, reason
+        self._manifest.closed_at = datetime.now().astimezone().isoformat(timespec="seconds")
+        self._write_manifest()
+        self._summary = CloseSummary(self.run_dir.path, self._recorder.n_records, self._n_steps, self._problems)
+        return self._summary
+
+    def abandon(self) -> None:
+        """Fall silent without writing: this process is a forked copy of the one that records."""
+        self.active = False
+        self._summary = CloseSummary(self.run_dir.path, 0, 0)
+        self._stop_watching()
+        self._writer.release()
+
+    def fail(self, error: Exception) -> None:
+        """Disable fp8debug because of an error of ours; the training goes on."""
+        if self._manifest.status == "disabled":
+            return
+        self.active = False
+        where = traceback.extract_tb(error.__traceback__)
+        place = f" at {Path(where[-1].filename).name}:{where[-1].lineno}" if where else ""
+        text = f"{type(error).__name__}: {error}{place}"
+        self._manifest.status, self._manifest.status_reason = "disabled", text
+        self._problems.append(f"disabled at step {self.clock.step}: {text}")
+        self._say(f"fp8debug: disabled at step {self.clock.step}, the training goes on ({text})")
+        self._recorder.event("disabled", text, step=self.clock.step)
+        self._stop_watching()
+        with contextlib.suppress(Exception):  # the disk may be what failed
+            self._writer.submit(self._recorder.take_batch())
+        self._write_manifest()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.close("failed", f"{kind.__name__}: {error}")
+
+    # -- for the user -------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Say that the step is over. After the first call only this ends steps."""
+        if self.active:
+            self._guarded(self.clock.advance)
+
+    def log(
+        self,
+        *,
+        loss: float | torch.Tensor | None = None,
+        grad_norm: float | torch.Tensor | None = None,
+        lr: float | None = None,
+        tokens: int | None = None,
+    ) -> None:
+        """Give numbers of the step under way; they win over what was found by itself."""
+        if self.active:
+            given = {"loss": loss, "grad_norm": grad_norm, "lr": lr, "tokens": tokens}
+            self.watch.report.logged |= {k: as_scalar(v) for k, v in given.items() if v is not None}
+
+    def flush(self) -> None:
+        """Hand what was collected to the writer now."""
+        if self._writer.error is not None:
+            raise self._writer.error
+        self._flushed_s = time.monotonic()
+        self._writer.submit(self._recorder.take_batch())
+
+    # -- for backends -------------------------------------------------------------------------------------------
+
+    def observe(self, layer: str, tensor: str, value: torch.Tensor, gemm_dtype: torch.dtype, moment: Moment) -> None:
+        """Measure one operand. Of evaluation passes only the first of a sampled step is taken."""
+        schedule = self._plan.schedule
+        sampled = schedule.sampled(moment.step)
+        if moment.pass_ == "eval" and (moment.call or not sampled):
+            return
+        self._recorder.record(
+            Observed(layer, tensor, value, gemm_dtype, moment), sampled=sampled, raw=schedule.raw(moment.step)
+        )
+        if self._recorder.batch.n_bytes > MAX_BUFFERED_BYTES:
+            self.flush()
+
+    def wants_weight(self, layer: str, moment: Moment) -> bool:
+        """Weights change once a step: they are taken in the first training forward of it."""
+        if moment.pass_ != "forward" or (layer, moment.step) in self._weights_seen:
+            return False
+        self._weights_seen.add((layer, moment.step))
+        return True
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _on_step_end(self, finished: FinishedStep) -> None:
+        self._n_steps += 1
+        self._weights_seen.clear()
+        report = self.watch.take_report()
+        sampled = self._plan.schedule.sampled(finished.step)
+        rank = self._rank
+        self._recorder.batch.rows["steps"].append_deferred(lambda: _step_row(finished, report, sampled, rank))
+        if time.monotonic() - self._flushed_s > flush_interval_s(time.monotonic() - self._opened_s):
+            self.flush()
+
+    def _note_layers_that_never_fired(self) -> None:
+        silent = [x.name for x in self._manifest.layers if x.matched and x.name not in self._recorder.fired]
+        for name in silent:
+            self._recorder.event("never_fired", "matched, but its forward hook never ran", step=None, layer=name)
+        if silent:
+            self._problems.append(f"{len(silent)} matched layers never ran: {', '.join(silent[:3])} …")
+
+    def _stop_watching(self) -> None:
+        self.active = False
+        self._backend.detach()
+        self.watch.stop()
+        atexit.unregister(self.close)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # ours, never the training's
+            self.fail(error)
+
+    def _write_manifest(self) -> None:
+        if self._rank == 0:
+            with contextlib.suppress(OSError):  # the parts tell the story without it
+                self.run_dir.write_manifest(self._manifest)
+
+
+def flush_interval_s(elapsed_s: float) -> float:
+    """Seconds between flushes: a twentieth of the run so far, so a kill costs at most 5 % and files stay few."""
+    return min(max(elapsed_s / 20, 1.0), 300.0)
+
+
+def _step_row(finished: FinishedStep, report: StepReport, sampled: bool, rank: int) -> tuple[Any, ...]:
+    loss, loss_source = report.loss()
+    grad_norm, grad_norm_source = report.grad_norm()
+    lr = report.logged.get("lr")
+    tokens = report.logged.get("tokens")
+    return (
+        0,
+        finished.step,
+        rank,
+        loss,
+        report.unscaled_losses(),
+        loss_source,
+        grad_norm,
+        grad_norm_source,
+        report.lr if lr is None else float(lr),
+        None if tokens is None else int(float(tokens)),
+        finished.skipped,
+        finished.n_microbatches,
+        sampled,
+        finished.started_unix_s,
+        finished.duration_s,
+    )
+
+
+def _abandon_in_children(session: Session) -> None:
+    reference = weakref.ref(session)
+
+    def abandon() -> None:
+        live = reference()
+        if live is not None and live.active:
+            live.abandon()
+
+    os.register_at_fork(after_in_child=abandon)
+
+
+def open_session(
+    plan: CapturePlan,
+    *,
+    command: Sequence[str],
+    script: str,
+    say: Callable[[str], None],
+    measure_gradients: bool,
+) -> Session:
+    """Make the run directory and open a session on it; no model is attached yet.
+
+    Raises:
+        Fp8DebugError: the directory is taken or not empty, or the ranks share no run id.
+    """
+    options = plan.options
+    rank, world = rank_and_world()
+    path = resolve_run_path(options.out, script, options.name, world)
+    if rank == 0:
+        moved = prepare_run_path(path, force=options.force)
+        if moved is not None:
+            say(f"fp8debug: the old run was renamed to {moved}")
+    else:
+        path.mkdir(parents=True, exist_ok=True)
+    engine = load_engine()
+    engine.warm_up()
+    manifest = new_manifest(plan, path, command=command, world=world, engine=engine.name)
+    session = Session(
+        plan, RunDir(path), manifest, engine, ModuleBackend(), say, rank=rank, measure_gradients=measure_gradients
+    )
+    session.open()
+    if options.out is None and rank == 0:
+        from fp8debug.hooks.launch import point_latest
+
+        point_latest(path)
+    say(f"fp8debug: recording to {path}")
+    return session
+
+
+def attach(
+    model: nn.Module,
+    *,
+    layers: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    tensors: str | Iterable[str] = ("x", "w", "dy"),
+    every: int = 50,
+    first: int = 0,
+    steps: str | None = None,
+    raw_every: int = 0,
+    recipes: str | Iterable[str] = ("current", "delayed"),
+    rolls: str = "microbatch",
+    run_dir: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    force: bool = False,
+    quiet: bool = False,
+) -> Session:
+    """Record the GEMM operands of `model`'s layers while it trains.
+
+    Use it as a context manager, or call `close()`; at exit it closes itself.
+
+    Args:
+        model: any module; wrapped or not.
+        layers, exclude: regexes (re.search) on the qualified names; default: every nn.Linear.
+        tensors: of x, w, dy, y, dx, dw.
+        every, first, steps: which steps are sampled; health is taken at every step.
+        raw_every: dump raw values each step divisible by this.
+        recipes: such as "current" or "delayed:amax_history_len=16".
+        rolls: when simulated histories advance: "microbatch" or "step".
+        run_dir: directory to create; default fp8debug-runs/<script>-<time>.
+        force: rename a run that is already there.
+
+    Raises:
+        UsageError: a regex that does not compile or matches nothing, an unknown recipe or tensor, a directory in use.
+    """
+    options = CaptureOptions(
+        layers=_words(layers),
+        exclude=_words(exclude),
+        tensors=tuple(t.strip() for t in tensors.split(",")) if isinstance(tensors, str) else tuple(tensors),
+        every=every,
+        first=first,
+        steps=steps,
+        raw_every=raw_every,
+        recipes=_words(recipes),
+        rolls=rolls,
+        out=None if run_dir is None else os.fspath(run_dir),
+        name=name,
+        force=force,
+        quiet=quiet,
+    )
+    plan = CapturePlan.from_options(options)
+    names = [layer.name for layer in ModuleBackend().find(model, "")]
+    if not any(plan.selection.takes(n) for n in names):
+        raise UsageError(plan.selection.explain_no_match(names))
+    say = _silent if quiet else _say_on_stderr
+    script = sys.argv[0] or "python"
+    session = open_session(plan, command=[Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)],
+                           script=script, say=say, measure_gradients=False)  # fmt: skip
+    found = session.attach_model(model)
+    say(matched_line(found, plan))
+    return session
+
+
+def matched_line(found: Sequence[FoundLayer], plan: CapturePlan) -> str:
+    """`fp8debug: matched 24 of 25 GEMM layers`, and the patterns that matched nothing."""
+    names = [layer.name for layer in found]
+    line = f"fp8debug: matched {sum(map(plan.selection.takes, names))} of {len(names)} GEMM layers"
+    unmatched = plan.selection.unmatched(names)
+    return f"{line}; nothing matched {', '.join(map(repr, unmatched))}" if unmatched else line
+
+
+def _words(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _say_on_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _silent(line: str) -> None:
+    pass
+
+

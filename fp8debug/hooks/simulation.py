@@ -1,0 +1,88 @@
+"""Online replay of stateful recipes: the scale that delayed scaling would have in force at each pass.
+
+One state per (layer, tensor, recipe), shared by all calls. A history advances once per micro-batch (or step): here
+when the first observation of a later micro-batch arrives, which is the same as after the forward for `x` and after
+that micro-batch's backward for `dy`, since nothing of the tensor is observed in between. Recomputed and evaluation
+passes read the scale in force and leave the history alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fp8debug.formats import Format
+from fp8debug.hooks.clock import Moment
+from fp8debug.recipes import DelayedScaling, DelayedState, Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleInForce:
+    """A simulated scale at one pass; `scale` is None when it cannot be known."""
+
+    recipe: str
+    fmt: Format
+    alternate: bool
+    scale: np.float32 | None
+    state: DelayedState
+    status: str
+
+
+@dataclass(slots=True)
+class _Track:
+    recipe: DelayedScaling
+    formats: tuple[tuple[Format, bool], ...]
+    state: DelayedState
+    rolled_at: tuple[int, int] | None = None
+    incomplete: bool = False
+
+
+class ScaleSimulator:
+    """Delayed-scaling states of all observed tensors."""
+
+    def __init__(self, recipes: Sequence[Recipe], rolls: str) -> None:
+        self._recipes = [r for r in recipes if isinstance(r, DelayedScaling)]
+        self._per_step = rolls == "step"
+        self._tracks: dict[tuple[str, str], list[_Track]] = {}
+
+    def observe(self, layer: str, tensor: str, moment: Moment, amax: float | None) -> list[ScaleInForce]:
+        """Return the scales in force for this pass, then let the histories see `amax` (None: not measured)."""
+        tracks = self._tracks.get((layer, tensor))
+        if tracks is None:
+            tracks = self._tracks[layer, tensor] = [self._new_track(r, tensor) for r in self._recipes]
+        advances = moment.pass_ in ("forward", "backward")
+        if advances:
+            period = (moment.step, 0 if self._per_step else moment.microbatch)
+            for track in tracks:
+                self._roll_if_due(track, period)
+        scales = [s for track in tracks for s in _scales_of(track)]
+        if advances:
+            for track in tracks:
+                if amax is None:
+                    track.incomplete = True
+                else:
+                    track.state.observe(amax)
+        return scales
+
+    def _new_track(self, recipe: DelayedScaling, tensor: str) -> _Track:
+        formats = recipe.formats_for(tensor)
+        return _Track(recipe, formats, recipe.new_state([fmt for fmt, _ in formats]))
+
+    def _roll_if_due(self, track: _Track, period: tuple[int, int]) -> None:
+        if track.rolled_at is not None and period != track.rolled_at:
+            track.state.roll(track.rolled_at[0])
+        track.rolled_at = period
+
+
+def _scales_of(track: _Track) -> list[ScaleInForce]:
+    if track.incomplete:
+        status = "history_incomplete"
+    else:
+        status = "ok" if track.state.n_rolls else "warmup"
+    text = track.recipe.text
+    return [
+        ScaleInForce(text, fmt, alternate, None if track.incomplete else track.state.scale(fmt), track.state, status)
+        for fmt, alternate in track.formats
+    ]

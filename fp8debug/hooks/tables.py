@@ -1,0 +1,138 @@
+"""Rows waiting to be written: one buffer a table, in the schema's column order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fp8debug.schema import SCHEMA_VERSION, TABLES, Table
+
+_SCALARS: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint64": pa.uint64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+}
+_BYTES_PER_ROW = 300
+
+
+def arrow_type(text: str) -> pa.DataType:
+    """The Arrow type that a schema word such as `list<float32>` stands for."""
+    if text.startswith("list<"):
+        return pa.list_(_SCALARS[text[5:-1]])
+    return _SCALARS[text]
+
+
+def arrow_schema(table: Table) -> pa.Schema:
+    """Arrow schema of `table`; every field carries its meaning and unit as metadata."""
+    fields = [
+        pa.field(c.name, arrow_type(c.type), metadata={"meaning": c.meaning, "unit": c.unit}) for c in table.columns
+    ]
+    return pa.schema(fields, metadata={"fp8debug.table": table.name, "fp8debug.schema_version": str(SCHEMA_VERSION)})
+
+
+ARROW_SCHEMAS = {name: arrow_schema(table) for name, table in TABLES.items()}
+
+
+class RowBuffer:
+    """Rows of one table as plain tuples."""
+
+    def __init__(self, table: str) -> None:
+        self._schema = ARROW_SCHEMAS[table]
+        self._rows: list[tuple[Any, ...] | Callable[[], tuple[Any, ...]]] = []
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names in the order that rows must have."""
+        return list(self._schema.names)
+
+    def append(self, row: tuple[Any, ...]) -> None:
+        """Add one row; its cells are in the schema's column order."""
+        self._rows.append(row)
+
+    def append_deferred(self, row: Callable[[], tuple[Any, ...]]) -> None:
+        """Add a row that is made on the writer's thread, where waiting for a device hurts nobody."""
+        self._rows.append(row)
+
+    @property
+    def n_bytes(self) -> int:
+        """Rough memory held, in bytes."""
+        return len(self._rows) * _BYTES_PER_ROW
+
+    def to_arrow(self) -> pa.Table | None:
+        """The rows as an Arrow table; None when there is none."""
+        if not self._rows:
+            return None
+        columns = zip(*(row() if callable(row) else row for row in self._rows), strict=True)
+        arrays = [pa.array(c, type=f.type) for c, f in zip(columns, self._schema, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=self._schema)
+
+
+class HistogramBuffer:
+    """Histograms as arrays: (segment, rank, seq) once a record, values and counts in long form."""
+
+    def __init__(self) -> None:
+        self._schema = ARROW_SCHEMAS["histograms"]
+        self._keys: list[tuple[int, int, int, str]] = []
+        self._values: list[npt.NDArray[np.float32]] = []
+        self._counts: list[npt.NDArray[np.int64]] = []
+        self.n_bytes = 0
+
+    def append(
+        self,
+        key: tuple[int, int, int, str],
+        values: npt.NDArray[np.float32],
+        counts: npt.NDArray[np.int64],
+    ) -> None:
+        self._keys.append(key)
+        self._values.append(values)
+        self._counts.append(counts)
+        self.n_bytes += values.nbytes + counts.nbytes
+
+    def to_arrow(self) -> pa.Table | None:
+        """All histograms as one long Arrow table; None when there is none."""
+        if not self._keys:
+            return None
+        lengths = np.array([len(v) for v in self._values])
+        segment, rank, seq, counted = (list(c) for c in zip(*self._keys, strict=True))
+        arrays = [
+            pa.array(np.repeat(np.array(segment, np.int32), lengths)),
+            pa.array(np.repeat(np.array(rank, np.int32), lengths)),
+            pa.array(np.repeat(np.array(seq, np.int64), lengths)),
+            _repeat_strings(counted, lengths),
+            pa.array(np.concatenate(self._values)),
+            pa.array(np.concatenate(self._counts)),
+        ]
+        return pa.Table.from_arrays(arrays, schema=self._schema)
+
+
+def _repeat_strings(words: Sequence[str], lengths: npt.NDArray[np.int64]) -> pa.Array:
+    if len(set(words)) == 1:
+        return pa.array([words[0]]).take(pa.array(np.zeros(int(lengths.sum()), np.int8)))
+    return pa.array(np.repeat(np.array(words, dtype=object), lengths), type=pa.string())
+
+
+class Batch:
+    """What one flush hands to the writer: a buffer for each table."""
+
+    def __init__(self) -> None:
+        self.rows = {name: RowBuffer(name) for name in TABLES if name != "histograms"}
+        self.histograms = HistogramBuffer()
+
+    @property
+    def n_bytes(self) -> int:
+        """Rough memory held, in bytes."""
+        return self.histograms.n_bytes + sum(b.n_bytes for b in self.rows.values())
+
+    def to_arrow(self) -> dict[str, pa.Table]:
+        """The non-empty tables."""
+        tables = {name: buffer.to_arrow() for name, buffer in self.rows.items()}
+        tables["histograms"] = self.histograms.to_arrow()
+        return {name: table for name, table in tables.items() if table is not None}

@@ -1,0 +1,198 @@
+"""What the training itself reports: loss, gradient norm, learning rate, optimizer steps and skipped ones.
+
+Nothing of the script is changed; a few entry points of torch are wrapped while we watch and put back afterwards.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from fp8debug.hooks.clock import Clock
+from fp8debug.hooks.scalars import Scalar, as_scalar
+
+
+@dataclass(slots=True)
+class StepReport:
+    """What was reported during one step; numbers may still be on their way to the host."""
+
+    losses: list[tuple[Scalar, Scalar]] = field(default_factory=list)
+    """(loss as given to backward, live loss scale) of each micro-batch."""
+    clip_norms: dict[int, Scalar] = field(default_factory=dict)
+    """Return of clip_grad_norm_, by the first parameter clipped: several optimizers clip apart."""
+    gradient_norms: list[Scalar] = field(default_factory=list)
+    """Norm of each optimizer's gradients before its step, where nothing was clipped."""
+    lr: float | None = None
+    logged: dict[str, Scalar | None] = field(default_factory=dict)
+    """What session.log gave; it wins."""
+
+    def unscaled_losses(self) -> list[float]:
+        """Losses with the loss scale divided out."""
+        return [float(loss) / float(scale) for loss, scale in self.losses]
+
+    def loss(self) -> tuple[float | None, str | None]:
+        """Mean loss over the micro-batches, and where it came from."""
+        if (given := self.logged.get("loss")) is not None:
+            return float(given), "log"
+        losses = self.unscaled_losses()
+        return (sum(losses) / len(losses), "backward") if losses else (None, None)
+
+    def grad_norm(self) -> tuple[float | None, str | None]:
+        """Gradient norm before clipping, and where it came from."""
+        if (given := self.logged.get("grad_norm")) is not None:
+            return float(given), "log"
+        if self.clip_norms:
+            return math.hypot(*map(float, self.clip_norms.values())), "clip_grad_norm_"
+        if self.gradient_norms:
+            return math.hypot(*map(float, self.gradient_norms)), "gradients"
+        return None, None
+
+
+class TrainingWatch:
+    """Wraps torch's entry points while a session is open; feeds the clock and a `StepReport`."""
+
+    def __init__(self, clock: Clock, fail: Callable[[Exception], None], *, measure_gradients: bool) -> None:
+        self._clock = clock
+        self._fail = fail
+        self._measure_gradients = measure_gradients
+        self._handles: list[RemovableHandle] = []
+        self._restore: list[tuple[Any, str, Any, Any]] = []
+        self._loss_scale: Scalar = 1.0
+        self._n_optimizer_steps = 0
+        self.report = StepReport()
+        self.on_optimizer: Callable[[torch.optim.Optimizer], None] | None = None
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._handles.append(register_optimizer_step_pre_hook(self._before_optimizer))
+        self._handles.append(register_optimizer_step_post_hook(self._after_optimizer))
+        self._wrap(torch.autograd, "backward", self._around_backward)
+        self._wrap(torch.amp.GradScaler, "scale", self._around_scale)
+        self._wrap(torch.amp.GradScaler, "step", self._around_scaler_step)
+        clip = torch.nn.utils.clip_grad_norm_
+        self._wrap(torch.nn.utils, "clip_grad_norm_", self._around_clip)
+        if torch.nn.utils.clip_grad.clip_grad_norm_ is clip:
+            self._wrap(torch.nn.utils.clip_grad, "clip_grad_norm_", self._around_clip)
+
+    def stop(self) -> None:
+        """Put everything back that is still ours; safe to call twice."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        for owner, name, original, wrapper in reversed(self._restore):
+            if getattr(owner, name) is wrapper:
+                setattr(owner, name, original)
+        self._restore.clear()
+
+    def take_report(self) -> StepReport:
+        """Hand over the finished step's report and begin a new one."""
+        report, self.report = self.report, StepReport()
+        return report
+
+    def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return around(original, *args, **kwargs)
+
+        setattr(owner, name, wrapper)
+        self._restore.append((owner, name, original, wrapper))
+
+    def _ours(self, note: Callable[..., None], *args: Any) -> None:
+        try:
+            note(*args)
+        except Exception as error:  # ours, never the training's
+            self._fail(error)
+
+    def _around_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        tensors = args[0] if args else kwargs.get("tensors")
+        self._ours(self._note_loss, tensors)
+        result = original(*args, **kwargs)
+        self._clock.backward()
+        return result
+
+    def _note_loss(self, tensors: Any) -> None:
+        if isinstance(tensors, (list, tuple)) and len(tensors) == 1:
+            tensors = tensors[0]
+        if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
+            self.report.losses.append((as_scalar(tensors), self._loss_scale))
+        self._loss_scale = 1.0
+
+    def _around_scale(self, original: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        scaled = original(scaler, *args, **kwargs)
+        self._ours(self._note_loss_scale, scaler)
+        return scaled
+
+    def _note_loss_scale(self, scaler: Any) -> None:
+        if scaler.is_enabled() and scaler._scale is not None:
+            self._loss_scale = as_scalar(scaler._scale)
+
+    def _around_scaler_step(self, original: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        before = self._n_optimizer_steps
+        result = original(scaler, *args, **kwargs)
+        if self._n_optimizer_steps == before:
+            self._clock.optimizer_stepped(skipped=True)
+        return result
+
+    def _around_clip(self, original: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(parameters, torch.Tensor):
+            parameters = list(parameters)  # a generator can be read once only
+        norm = original(parameters, *args, **kwargs)
+        self._ours(self._note_clip, parameters, norm)
+        return norm
+
+    def _note_clip(self, parameters: Any, norm: torch.Tensor) -> None:
+        first = parameters if isinstance(parameters, torch.Tensor) else next(iter(parameters), None)
+        self.report.clip_norms[id(first)] = as_scalar(_local(norm))
+
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        has_closure = any(callable(a) for a in (*args, *kwargs.values()))
+        if not has_closure:
+            self._ours(self._note_gradients, optimizer)
+
+    def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._n_optimizer_steps += 1
+        self._clock.optimizer_stepped()
+        self._ours(self._note_optimizer, optimizer)
+
+    def _note_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._measure_gradients or self.report.clip_norms:
+            return
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if gradients:
+            self.report.gradient_norms.append(as_scalar(gradient_norm(gradients)))
+
+    def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.report.lr is None:
+            lr = optimizer.param_groups[0].get("lr")
+            is_host = isinstance(lr, (int, float)) or (isinstance(lr, torch.Tensor) and lr.device.type == "cpu")
+            self.report.lr = float(lr) if is_host else None
+        if self.on_optimizer is not None:
+            self.on_optimizer(optimizer)
+
+
+def gradient_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
+    """L2 norm over all gradients, float64, of this rank's shards; no collective.
+
+    One dot product a tensor: `norm()` of a large FP32 tensor on CPU is off by 1e-3, a dot product by 1e-8.
+    """
+    squares = []
+    for gradient in gradients:
+        flat = _local(gradient.coalesce().values() if gradient.is_sparse else gradient).reshape(-1)
+        if flat.dtype in (torch.bfloat16, torch.float16):
+            flat = flat.float()
+        squares.append(torch.dot(flat, flat).double())
+    return torch.stack(squares).sum().sqrt()
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    to_local = getattr(tensor, "to_local", None)
+    return to_local() if callable(to_local) else tensor
