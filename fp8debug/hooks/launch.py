@@ -43,7 +43,7 @@ def resolve_run_path(out: str | None, script: str, name: str | None, world: int)
     if given:
         return Path(given)
     if world == 1:
-        return default_run_path(script, datetime.now(), name)
+        return _free_name(default_run_path(script, datetime.now(), name), "-")
     shared = shared_run_id()
     if shared is None:
         raise UsageError(
@@ -53,22 +53,31 @@ def resolve_run_path(out: str | None, script: str, name: str | None, world: int)
     return Path(RUNS_FOLDER) / f"{safe_name(Path(script).stem)}-{safe_name(shared)}"
 
 
+def check_run_path(path: Path, *, force: bool) -> None:
+    """Refuse a path that another run occupies; touches nothing.
+
+    Raises:
+        UsageError: the directory is not empty and `force` is not given, or the path is a file.
+    """
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"--out {path} is a file; expected a directory to create or an empty one")
+    if path.is_dir() and any(path.iterdir()) and not force:
+        raise UsageError(
+            f"--out {path} is not empty; two runs never mix in one directory: give another --out, or --force to "
+            "rename the old one"
+        )
+
+
 def prepare_run_path(path: Path, *, force: bool) -> Path | None:
     """Make the directory. An old run there is renamed when `force`, never deleted; returns its new name.
 
     Raises:
         UsageError: the directory is not empty and `force` is not given, or the path is a file.
     """
+    check_run_path(path, force=force)
     moved = None
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"--out {path} is a file; expected a directory to create or an empty one")
     if path.is_dir() and any(path.iterdir()):
-        if not force:
-            raise UsageError(
-                f"--out {path} is not empty; two runs never mix in one directory: give another --out, or --force to "
-                "rename the old one"
-            )
-        moved = _free_name(path)
+        moved = _free_name(path.with_name(f"{path.name}.old"), "")
         shutil.move(path, moved)
     path.mkdir(parents=True, exist_ok=True)
     return moved
@@ -84,10 +93,8 @@ def point_latest(path: Path) -> None:
     temporary.replace(link)
 
 
-def _free_name(path: Path) -> Path:
-    number = 1
-    while (candidate := path.with_name(f"{path.name}.old{number}")).exists():
-        number += 1
+def _free_name(path: Path, joint: str) -> Path:
+    candidate, number = path, 2
+    while candidate.exists():
+        candidate, number = path.with_name(f"{path.name}{joint}{number}"), number + 1
     return candidate
-
-

@@ -23,7 +23,7 @@ from fp8debug.errors import UsageError
 from fp8debug.hooks.backends.base import Backend, FoundLayer
 from fp8debug.hooks.backends.modules import ModuleBackend
 from fp8debug.hooks.clock import Clock, FinishedStep, Moment
-from fp8debug.hooks.launch import prepare_run_path, rank_and_world, resolve_run_path
+from fp8debug.hooks.launch import point_latest, prepare_run_path, rank_and_world, resolve_run_path
 from fp8debug.hooks.manifest import new_manifest
 from fp8debug.hooks.measure.engine import Engine, load_engine
 from fp8debug.hooks.plan import CapturePlan
@@ -119,6 +119,11 @@ class Session:
         ]
         self._write_manifest()
         return found
+
+    @property
+    def n_roots(self) -> int:
+        """Models attached so far."""
+        return len(self._manifest.roots)
 
     def close(self, status: str = "closed", reason: str | None = None) -> CloseSummary:
         """End the capture: remove every hook, write what is left. Safe to call twice."""
@@ -329,8 +334,6 @@ def open_session(
     )
     session.open()
     if options.out is None and rank == 0:
-        from fp8debug.hooks.launch import point_latest
-
         point_latest(path)
     say(f"fp8debug: recording to {path}")
     return session

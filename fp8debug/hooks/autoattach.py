@@ -1,0 +1,167 @@
+"""Attaching to a script that does not know us: wait for its model to run, hook it, and step aside.
+
+Global hooks only find the models; once an optimizer step has passed they are gone, and come back only when an
+optimizer shows up whose parameters belong to no model we know.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from fp8debug.config import CaptureOptions
+from fp8debug.hooks.backends.base import FoundLayer
+from fp8debug.hooks.backends.modules import ModuleBackend
+from fp8debug.hooks.clock import in_backward
+from fp8debug.hooks.launch import check_run_path, rank_and_world, resolve_run_path
+from fp8debug.hooks.plan import CapturePlan
+from fp8debug.hooks.roots import find_roots, is_trainable
+from fp8debug.hooks.session import CloseSummary, Session, matched_line, open_session
+
+
+class StopBeforeTraining(BaseException):
+    """Raised out of the script's first forward: there is nothing to train for (a listing, a regex without a match).
+
+    Not an Exception, so that a script's own `except Exception` lets it through.
+    """
+
+    def __init__(self, exit_code: int, message: str | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.message = message
+
+
+class AutoAttach:
+    """Records an unmodified script."""
+
+    def __init__(
+        self,
+        options: CaptureOptions,
+        *,
+        command: Sequence[str],
+        script: str,
+        say: Callable[[str], None],
+        show: Callable[[str], None] = print,
+    ) -> None:
+        self._options = options
+        self._command = command
+        self._script = script
+        self._say = say
+        self._show = show
+        self._plan: CapturePlan | None = None
+        self._session: Session | None = None
+        self._finder: RemovableHandle | None = None
+        self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._found: list[FoundLayer] = []
+        self._failed = False
+
+    def start(self) -> None:
+        """Check the options and begin to wait for a model.
+
+        Raises:
+            Fp8DebugError: a bad option, or a run directory that is in use.
+        """
+        self._plan = CapturePlan.from_options(self._options)
+        _, world = rank_and_world()
+        check_run_path(
+            resolve_run_path(self._options.out, self._script, self._options.name, world), force=self._options.force
+        )
+        self._find_again()
+
+    def flush(self) -> None:
+        """Hand what was collected to the writer."""
+        if self._session is not None and self._session.active:
+            self._session.flush()
+
+    def close(self, status: str = "closed", reason: str | None = None) -> CloseSummary | None:
+        """End the capture; None when no model ever ran."""
+        self._stop_finding()
+        return None if self._session is None else self._session.close(status, reason)
+
+    def _find_again(self) -> None:
+        if self._finder is None and not self._failed:
+            self._finder = register_module_forward_pre_hook(self._on_module_call)
+
+    def _stop_finding(self) -> None:
+        if self._finder is not None:
+            self._finder.remove()
+            self._finder = None
+
+    def _on_module_call(self, module: nn.Module, args: Any) -> None:
+        if module in self._known or in_backward() or torch.jit.is_tracing():
+            return
+        try:
+            if next(module.parameters(), None) is None:
+                return
+            self._attach_roots(find_roots(module))
+        except Exception as error:  # ours, never the training's
+            self._give_up(error)
+
+    def _attach_roots(self, roots: Sequence[nn.Module]) -> None:
+        assert self._plan is not None
+        fresh = [r for r in roots if r not in self._known]
+        prefixes = _prefixes(fresh, n_before=0 if self._session is None else self._session.n_roots)
+        found = [(r, p, ModuleBackend().find(r, p)) for r, p in zip(fresh, prefixes, strict=True)]
+        layers = [layer for _, _, below in found for layer in below]
+        if self._options.list_layers:
+            self._list_and_stop(layers)
+        if not any(self._plan.selection.takes(layer.name) for layer in (*self._found, *layers)):
+            if not any(map(is_trainable, fresh)):
+                return
+            raise StopBeforeTraining(2, self._plan.selection.explain_no_match([layer.name for layer in layers]))
+        session = self._open()
+        for root, prefix, _ in found:
+            session.attach_model(root, prefix)
+            self._known.update(root.modules())
+        self._found += layers
+        self._say(matched_line(self._found, self._plan))
+
+    def _open(self) -> Session:
+        if self._session is None:
+            assert self._plan is not None
+            self._session = open_session(
+                self._plan, command=self._command, script=self._script, say=self._say, measure_gradients=True
+            )
+            self._session.watch.on_optimizer = self._on_optimizer
+        return self._session
+
+    def _on_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        if optimizer in self._optimizers:
+            self._stop_finding()
+            return
+        self._optimizers.add(optimizer)
+        known = {id(p) for module in self._known for p in module.parameters(recurse=False)}
+        if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
+            self._find_again()
+
+    def _list_and_stop(self, layers: Sequence[FoundLayer]) -> None:
+        assert self._plan is not None
+        for layer in layers:
+            mark = "+" if self._plan.selection.takes(layer.name) else "-"
+            self._show(f"{mark} {layer.name}  {type(layer.module).__name__} {layer.in_features}x{layer.out_features}")
+        names = [layer.name for layer in layers]
+        if not any(map(self._plan.selection.takes, names)):
+            raise StopBeforeTraining(2, self._plan.selection.explain_no_match(names))
+        raise StopBeforeTraining(0, matched_line(layers, self._plan))
+
+    def _give_up(self, error: Exception) -> None:
+        self._failed = True
+        self._stop_finding()
+        if self._session is not None:
+            self._session.fail(error)
+        else:
+            self._say(f"fp8debug: disabled before the first step, the training goes on ({type(error).__name__}: {error})")
+
+
+def _prefixes(fresh: Sequence[nn.Module], n_before: int) -> list[str]:
+    """No prefix for a model that is alone; `Class#k.` in order of appearance for several."""
+    if len(fresh) == 1 and n_before == 0:
+        return [""]
+    return [f"{type(root).__name__}#{n_before + k}." for k, root in enumerate(fresh)]
