@@ -184,6 +184,8 @@ def encode_scalar(x: float, fmt: Format, *, saturate: bool = True) -> int:
         beyond = fmt.nan_code if fmt.inf_code is None else fmt.inf_code
     if math.isinf(x):
         return sign | beyond
+    if x == 0:
+        return sign
     exponent = max(math.frexp(x)[1] - 1, 1 - fmt.bias)  # of the leading bit; subnormals share the lowest
     steps = round(abs(x) / math.ldexp(1.0, exponent - fmt.mantissa_bits))
     # A field of zero means subnormal; a round-up carries into the exponent by itself.

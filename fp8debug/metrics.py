@@ -50,7 +50,53 @@ def low_order(values: Float32Array) -> Int64Array:
     """Indices of the finite non-zero values, smallest magnitude first: one sort for several scales."""
     magnitude = np.abs(values)
     kept = np.flatnonzero((magnitude > 0) & (magnitude < np.inf))
+    # A histogram comes as two sorted runs, one a sign: the stable sort only merges them.
     return kept[np.argsort(magnitude[kept], kind="stable")]
+
+
+class RankedHistogram:
+    """A histogram made ready for the sums of several scales: sorted once, squared once.
+
+    Args:
+        values: float32, shape (bins,); non-finite ones are left out. They need not be distinct or sorted.
+        counts: int64, shape (bins,): how many elements have each value.
+        order: `low_order(values)`, when the caller has it.
+    """
+
+    __slots__ = ("_count", "_low", "_weight", "_x", "_x2", "_x32", "n", "n_nonzero")
+
+    def __init__(self, values: Float32Array, counts: Int64Array, order: Int64Array | None = None) -> None:
+        if order is None:
+            order = low_order(values)
+        self._x32, self._count = values[order], counts[order]
+        self._x, self._weight = self._x32.astype(np.float64), self._count.astype(np.float64)
+        self._x2 = self._x * self._x
+        self.n_nonzero = int(self._count.sum())
+        self.n = self.n_nonzero + int(counts[values == 0].sum())
+        self._low = _low_weights(self._count, n_low_of(self.n_nonzero))
+
+    def error_sums(self, scale: np.float32, fmt: Format) -> ErrorSums:
+        """Sums for one scale (the factor before the cast) and format; all zero for an empty histogram."""
+        # Infinities from an extreme scale are what a GPU would produce as well.
+        with np.errstate(all="ignore"):
+            scaled = self._x32 * scale
+            q32 = fake_quantize(scaled, fmt) * scale_inv(scale)
+            q = q32.astype(np.float64)
+            err2 = (self._x - q) ** 2
+        weight, low = self._weight, self._low
+        return ErrorSums(
+            n=self.n,
+            n_nonzero=self.n_nonzero,
+            n_underflow=int(self._count[q32 == 0].sum()),
+            n_overflow=int(self._count[overflows(scaled, fmt)].sum()),
+            sum_x2=float(weight @ self._x2),
+            sum_q2=float(weight @ (q * q)),
+            sum_xq=float(weight @ (self._x * q)),
+            sum_err2=float(weight @ err2),
+            n_low=n_low_of(self.n_nonzero),
+            low_sum_x2=float(low @ self._x2[: low.size]),
+            low_sum_err2=float(low @ err2[: low.size]),
+        )
 
 
 def error_sums(
@@ -60,42 +106,8 @@ def error_sums(
     fmt: Format,
     order: Int64Array | None = None,
 ) -> ErrorSums:
-    """Sums of one scale and format over a histogram.
-
-    Args:
-        values: float32, shape (bins,); non-finite ones are left out. They need not be distinct or sorted.
-        counts: int64, shape (bins,): how many elements have each value.
-        scale: factor before the cast.
-        fmt: element format.
-        order: `low_order(values)`, when the caller has it.
-
-    Returns:
-        The sums; all zero for an empty histogram.
-    """
-    if order is None:
-        order = low_order(values)
-    zeros = int(counts[values == 0].sum())
-    x32, count = values[order], counts[order]
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        scaled = x32 * scale
-        q32 = fake_quantize(scaled, fmt) * scale_inv(scale)
-    x, q, weight = x32.astype(np.float64), q32.astype(np.float64), count.astype(np.float64)
-    x2, err2 = x * x, (x - q) ** 2
-    n_nonzero = int(count.sum())
-    low = _low_weights(count, n_low_of(n_nonzero))
-    return ErrorSums(
-        n=n_nonzero + zeros,
-        n_nonzero=n_nonzero,
-        n_underflow=int(count[q32 == 0].sum()),
-        n_overflow=int(count[overflows(scaled, fmt)].sum()),
-        sum_x2=float(weight @ x2),
-        sum_q2=float(weight @ (q * q)),
-        sum_xq=float(weight @ (x * q)),
-        sum_err2=float(weight @ err2),
-        n_low=n_low_of(n_nonzero),
-        low_sum_x2=float(low @ x2[: low.size]),
-        low_sum_err2=float(low @ err2[: low.size]),
-    )
+    """Sums of one scale and format over a histogram; arguments as in `RankedHistogram`, which several scales share."""
+    return RankedHistogram(values, counts, order).error_sums(scale, fmt)
 
 
 def _low_weights(count: Int64Array, n_low: int) -> Float64Array:
