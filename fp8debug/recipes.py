@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -45,7 +46,7 @@ class Recipe:
     def __post_init__(self) -> None:
         _require_choice(self, "fp8_format", FP8_FORMATS)
 
-    @property
+    @cached_property  # asked for at every observed pass
     def text(self) -> str:
         """Canonical text: the name and the parameters that differ from their defaults, in order of definition."""
         changed = [
