@@ -1,0 +1,160 @@
+"""The Parquet parts of a run as DuckDB views in the schema `stored`, one a table.
+
+Each table is read from an explicit list of files, taken from one listing: a part that appears later is not seen half
+way through a query. A part that cannot be read, or is not ours, is set aside with its reason; the rest is still read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from fp8debug.rundir import RunDir
+from fp8debug.schema import TABLES, Table
+
+_DUCKDB_TYPES = {
+    "bool": "BOOLEAN",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "uint64": "UBIGINT",
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "string": "VARCHAR",
+}
+
+# The leaves of a Parquet schema in storage order, as one text a file: files with equal texts have equal columns.
+_SIGNATURES = """
+select file_name, string_agg(concat_ws(' ', name, type, num_children, logical_type), ',' order by column_id)
+from parquet_schema($files)
+group by file_name
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BadFile:
+    """A part that was left out, and why."""
+
+    path: Path
+    table: str
+    reason: str
+
+    @property
+    def message(self) -> str:
+        """One sentence for a person."""
+        return f"{self.path} is left out: {self.reason}"
+
+
+def duckdb_type(word: str) -> str:
+    """The DuckDB type that a schema word such as `list<float32>` stands for."""
+    if word.startswith("list<"):
+        return _DUCKDB_TYPES[word[5:-1]] + "[]"
+    return _DUCKDB_TYPES[word]
+
+
+def create_stored_views(con: duckdb.DuckDBPyConnection, run: RunDir) -> tuple[list[BadFile], int]:
+    """Create `stored.<table>` for every table of the schema.
+
+    Returns:
+        The parts that were left out, and the number of parts that are read.
+    """
+    con.execute("create schema stored")
+    bad: list[BadFile] = []
+    n_read = 0
+    for table in TABLES.values():
+        good, rejected = sort_out(con, table, run.parts(table.name))
+        con.execute(_view_sql(table, good))
+        bad += rejected
+        n_read += len(good)
+    return bad, n_read
+
+
+def sort_out(con: duckdb.DuckDBPyConnection, table: Table, paths: Sequence[Path]) -> tuple[list[Path], list[BadFile]]:
+    """Split `paths` into the parts of `table` that can be read and those that cannot."""
+    good: list[Path] = []
+    bad: list[BadFile] = []
+    verdicts: dict[str, str | None] = {}
+    for path, outcome in _read_signatures(con, paths):
+        if isinstance(outcome, Exception):
+            bad.append(BadFile(path, table.name, f"not a readable Parquet file ({_first_line(outcome)})"))
+            continue
+        if outcome not in verdicts:
+            verdicts[outcome] = _column_mismatch(con, table, path)
+        reason = verdicts[outcome]
+        if reason is None:
+            good.append(path)
+        else:
+            bad.append(BadFile(path, table.name, reason))
+    return good, bad
+
+
+def _read_signatures(
+    con: duckdb.DuckDBPyConnection, paths: Sequence[Path]
+) -> Iterator[tuple[Path, str | duckdb.Error]]:
+    """Yield each path with the text of its columns, or with the error that its footer gave."""
+    if not paths:
+        return
+    patterns = {escape_glob(path): path for path in paths}
+    try:
+        rows = con.execute(_SIGNATURES, {"files": list(patterns)}).fetchall()
+    except duckdb.Error as error:
+        if len(paths) == 1:
+            yield paths[0], error
+            return
+        # One bad file fails the whole call: halving finds it in few calls, however many files there are.
+        middle = len(paths) // 2
+        yield from _read_signatures(con, paths[:middle])
+        yield from _read_signatures(con, paths[middle:])
+        return
+    signatures = dict(rows)
+    for path in paths:
+        yield path, signatures[str(path)]
+
+
+def _column_mismatch(con: duckdb.DuckDBPyConnection, table: Table, path: Path) -> str | None:
+    """Why the file is not a part of `table`, or None when its columns are the schema's."""
+    rows = con.execute(
+        "select column_name, column_type from (describe from read_parquet($file, hive_partitioning = false))",
+        {"file": escape_glob(path)},
+    ).fetchall()
+    got = dict(rows)
+    expected = {column.name: duckdb_type(column.type) for column in table.columns}
+    if missing := [name for name in expected if name not in got]:
+        return f"not a part of table {table.name}: it has no column {', '.join(missing[:3])}"
+    if unknown := [name for name in got if name not in expected]:
+        return f"not a part of table {table.name}: unknown column {', '.join(unknown[:3])}"
+    wrong = [f"{name} is {got[name]}, expected {kind}" for name, kind in expected.items() if got[name] != kind]
+    return f"not a part of table {table.name}: {wrong[0]}" if wrong else None
+
+
+def _view_sql(table: Table, paths: Sequence[Path]) -> str:
+    columns = [(quote_name(column.name), duckdb_type(column.type)) for column in table.columns]
+    if not paths:
+        nulls = ", ".join(f"null::{kind} as {name}" for name, kind in columns)
+        return f"create view stored.{quote_name(table.name)} as select {nulls} where false"
+    names = ", ".join(name for name, _ in columns)
+    files = ", ".join(quote_text(escape_glob(path)) for path in paths)
+    # Without hive_partitioning = false the folder name rank=R would replace the column.
+    source = f"read_parquet([{files}], hive_partitioning = false)"
+    return f"create view stored.{quote_name(table.name)} as select {names} from {source}"
+
+
+def escape_glob(path: Path) -> str:
+    """The path as a pattern that matches nothing but itself."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in str(path))
+
+
+def quote_name(name: str) -> str:
+    """An SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_text(text: str) -> str:
+    """An SQL string literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

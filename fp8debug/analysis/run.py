@@ -1,0 +1,143 @@
+"""Open a run directory as a DuckDB connection with views."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import duckdb
+
+from fp8debug.analysis import thresholds as rule_thresholds
+from fp8debug.analysis import views
+from fp8debug.analysis.parts import BadFile, create_stored_views, quote_name
+from fp8debug.rundir import Manifest, RunDir
+
+
+class Run:
+    """An open run. Use it in a `with` statement, or call `close`.
+
+    Attributes:
+        con: in-memory DuckDB connection; its views read the run's Parquet files.
+        path: the run directory, links resolved.
+        manifest: what `run.json` says.
+        problems: parts that were left out; the view `events` has them too.
+        thresholds: the numbers in force for the rules.
+        is_empty: True when nothing was recorded yet.
+    """
+
+    def __init__(
+        self,
+        con: duckdb.DuckDBPyConnection,
+        path: Path,
+        manifest: Manifest,
+        problems: list[BadFile],
+        thresholds: dict[str, float],
+        is_empty: bool,
+    ) -> None:
+        self.con = con
+        self.path = path
+        self.manifest = manifest
+        self.problems = problems
+        self.thresholds = thresholds
+        self.is_empty = is_empty
+
+    @property
+    def notice(self) -> str | None:
+        """One sentence when there is nothing to analyse, else None."""
+        if not self.is_empty:
+            return None
+        if self.problems:
+            return f"nothing readable in {self.path}: all {len(self.problems)} Parquet files were left out"
+        return f"nothing recorded yet in {self.path} (status: {self.manifest.status})"
+
+    def sql(self, query: str, **parameters: Any) -> duckdb.DuckDBPyRelation:
+        """Run one SELECT; `$name` in it is taken from `parameters`. For our own queries: nothing is refused."""
+        return self.con.sql(query, params=parameters)
+
+    def table(self, name: str) -> duckdb.DuckDBPyRelation:
+        """A view by name."""
+        return self.con.sql(f"from {quote_name(name)}")
+
+    def close(self) -> None:
+        """Close the connection; relations made from it end with it."""
+        self.con.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_run(
+    path: str | os.PathLike[str],
+    *,
+    thresholds: Mapping[str, float] | None = None,
+    memory_limit: str | None = None,
+    threads: int | None = None,
+) -> Run:
+    """Open a run directory, finished or still being written.
+
+    Args:
+        path: the run directory.
+        thresholds: numbers that replace defaults of the rules, by name (see `thresholds.THRESHOLDS`).
+        memory_limit: for DuckDB, such as `2GB`; its default is 80 % of the machine.
+        threads: for DuckDB; its default is one a core.
+
+    Raises:
+        Fp8DebugError: no such run, an unreadable manifest, or a run of a newer schema.
+        UsageError: an unknown threshold.
+    """
+    numbers = rule_thresholds.resolve(thresholds)
+    run_dir = RunDir(Path(path).resolve())
+    manifest = run_dir.read_manifest()
+    con = duckdb.connect(config=_config(memory_limit, threads))
+    try:
+        # Views stand on views: without the cache each of them reads the same footers again.
+        con.execute("set parquet_metadata_cache = true")
+        problems, n_parts = create_stored_views(con, run_dir)
+        _create_memory_tables(con, manifest, problems)
+        rule_thresholds.set_variables(con, numbers)
+        views.load(con)
+    except BaseException:
+        con.close()
+        raise
+    return Run(con, run_dir.path, manifest, problems, numbers, is_empty=n_parts == 0)
+
+
+def _config(memory_limit: str | None, threads: int | None) -> dict[str, str | bool | int | float | list[str]]:
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "python_enable_replacements": False,
+    }
+    if memory_limit is not None:
+        config["memory_limit"] = memory_limit
+    if threads is not None:
+        config["threads"] = threads
+    return config
+
+
+def _create_memory_tables(con: duckdb.DuckDBPyConnection, manifest: Manifest, problems: list[BadFile]) -> None:
+    """What is not in Parquet: the manifest's layers, and the files that were left out."""
+    con.execute(
+        """
+        create table stored.layers as
+        select unnest($layers::struct(name varchar, raw_name varchar, class_name varchar, root varchar,
+                                      in_features bigint, out_features bigint, matched boolean)[], recursive := true)
+        """,
+        {"layers": [asdict(layer) for layer in manifest.layers]},
+    )
+    con.execute(
+        """
+        create table stored.bad_files as
+        select unnest($files::struct(path varchar, table_name varchar, message varchar)[], recursive := true)
+        """,
+        {"files": [{"path": str(bad.path), "table_name": bad.table, "message": bad.message} for bad in problems]},
+    )

@@ -1,0 +1,8 @@
+-- Scale that current scaling gives for this amax: FLOAT division fmt_max/amax; 1 for amax 0, Inf or NaN; never above FLT_MAX.
+create or replace macro current_scale(amax, fmt) as
+    case
+        when amax is null then null
+        when amax::float = 0 or not isfinite(amax::float) then 1::float
+        when isinf(fmt_max(fmt) / amax::float) then 3.4028234663852886e38::float
+        else fmt_max(fmt) / amax::float
+    end;

@@ -1,0 +1,11 @@
+-- The GEMM layers of the model, captured or not.
+-- layer: qualified module name without wrapper prefixes
+-- raw_name: the module's own qualified name, wrappers included
+-- class_name: class of the module
+-- root: the model it belongs to
+-- in_features: K of the GEMM
+-- out_features: N of the GEMM
+-- matched: whether the layer patterns took it
+create or replace view layers as
+select name as layer, raw_name, class_name, root, in_features, out_features, matched
+from stored.layers;

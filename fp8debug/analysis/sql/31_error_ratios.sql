@@ -1,0 +1,29 @@
+-- The part of tensor_errors that needs no other recipe's scale: one row a record, recipe and format.
+create or replace view error_ratios as
+select
+    e.segment, t.step, t.microbatch, t.call, t.pass, e.rank, t.layer, t.tensor, e.seq,
+    e.recipe, e.fmt, e.alternate, e.source, e.scale_scope, e.n, e.n_nonzero,
+    mse(e.sum_err2, e.n) as mse,
+    sqnr_db(e.sum_x2, e.sum_err2) as sqnr_db,
+    sqnr_db(e.low_sum_x2, e.low_sum_err2) as sqnr_low_db,
+    rel_l2(e.sum_x2, e.sum_err2) as rel_l2,
+    cosine(e.sum_xq, e.sum_x2, e.sum_q2) as cosine,
+    gain(e.sum_xq, e.sum_x2) as gain,
+    ratio(e.n_underflow, e.n_nonzero) as underflow,
+    ratio(least(e.n_underflow, e.n_low), e.n_low) as underflow_low,
+    ratio(e.n_underflow, e.n) as underflow_all,
+    ratio(e.n_overflow, e.n) as overflow,
+    is_exact(e.sum_err2) as exact,
+    t.amin, t.amax, e.scale,
+    case when t.n_posinf + t.n_neginf > 0 then 1::float else current_scale(t.amax, e.fmt) end as current_scale,
+    case
+        when coalesce(s.status, 'ok') = 'ok' and coalesce(t.n_posinf + t.n_neginf, 0) = 0
+        then gap_bits(e.scale, t.amax, e.fmt)
+    end as scale_gap_bits,
+    s.scale is not null as is_stateful, s.n_rolls, s.set_at_step,
+    per_fmt(e.fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')) as healthy_sqnr_db,
+    greatest(0, healthy_sqnr_db - least(sqnr_db, sqnr_low_db)) as db_lost,
+    coalesce(t.approx, e.approx) as approx
+from stored.errors as e
+join tensors as t using (segment, rank, seq)
+left join stored.scales as s using (segment, rank, seq, recipe, fmt);

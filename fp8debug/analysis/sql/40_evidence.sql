@@ -1,0 +1,41 @@
+-- What the rules judge: one row a record, recipe and format, with the criteria it meets; what proves nothing is left out.
+-- Left out: evaluation and recomputed passes, records with few non-zeros, the first rolls of simulated delayed scaling.
+-- series: sampled: all criteria, from the error sums | gap: the scale gap alone, at every pass that has one
+-- hit_sqnr: SQNR below what rounding alone can give
+-- hit_gain: values come back too large or too small by more than rounding can make them
+-- hit_gap: scale more bits above that of current scaling than allowed: the largest values are clipped
+-- hit_underflow: many values become zero, and the small values together keep less than rounding would leave them
+-- watch_sqnr: SQNR clearly below the format's baseline
+-- watch_gap: scale somewhat above that of current scaling
+-- watch_underflow: many values become zero
+-- watch_overflow: values are clipped
+create or replace view evidence as
+with judged as (
+    select
+        'sampled' as series, segment, step, microbatch, call, pass, rank, layer, tensor, seq,
+        recipe, fmt, alternate, source, n_nonzero, n_rolls, is_stateful, scale, amax, scale_gap_bits,
+        sqnr_db, sqnr_low_db, gain, underflow, underflow_low, overflow, healthy_sqnr_db, db_lost
+    from error_ratios
+    union all by name
+    select
+        'gap' as series, segment, step, microbatch, call, pass, rank, layer, tensor, seq,
+        recipe, fmt, alternate, source, n_nonzero, n_rolls, true as is_stateful, scale, amax, scale_gap_bits,
+        per_fmt(fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')) as healthy_sqnr_db
+    from scale_gaps
+    where scale_gap_bits is not null
+)
+select
+    * exclude (is_stateful, n_rolls),
+    coalesce(sqnr_db < sqnr_floor, false) as hit_sqnr,
+    coalesce(abs(gain - 1) > per_fmt(fmt, getvariable('gain_bound_e4m3'), getvariable('gain_bound_e5m2')), false)
+        as hit_gain,
+    coalesce(scale_gap_bits > getvariable('gap_bits'), false) as hit_gap,
+    coalesce(underflow > getvariable('underflow') and sqnr_low_db < sqnr_floor, false) as hit_underflow,
+    coalesce(sqnr_db < healthy_sqnr_db - getvariable('watch_sqnr_loss_db'), false) as watch_sqnr,
+    coalesce(scale_gap_bits > getvariable('watch_gap_bits'), false) as watch_gap,
+    coalesce(underflow > getvariable('watch_underflow'), false) as watch_underflow,
+    coalesce(overflow > getvariable('watch_overflow'), false) as watch_overflow
+from (select *, per_fmt(fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2')) as sqnr_floor from judged)
+where pass in ('forward', 'backward')
+  and n_nonzero >= getvariable('min_nonzero')
+  and not (is_stateful and source = 'simulated' and n_rolls < getvariable('warmup_rolls'));

@@ -1,0 +1,27 @@
+-- Operands that look unusual but are no candidates: effect on the loss unknown.
+-- rank: place in the list of this recipe, by dB lost: median over the steps that hit, then the worst
+-- n_hit_steps: sampled steps that meet a criterion
+-- n_observed_steps: sampled steps that were judged
+-- n_gap_hit_steps: steps whose scale gap is too large, unsampled steps included
+-- n_gap_steps: steps that have a scale gap, unsampled steps included
+-- criteria: criteria met in any step
+-- scale_is_frozen: the scale never changed although the tensor did
+-- healthy_sqnr_db: SQNR of bell-shaped tensors at a perfect scale in this format
+-- db_lost: how far sqnr_db, or sqnr_low_db when that is lower, is below healthy_sqnr_db
+-- reason: why it is listed, in words
+create or replace view watch as
+select
+    row_number() over (
+        partition by recipe order by db_lost desc nulls last, worst_db_lost desc nulls last, layer, tensor
+    ) as rank,
+    recipe, fmt, layer, tensor, source, criteria, first_step, last_step,
+    n_hit_steps, n_observed_steps, n_gap_hit_steps, n_gap_steps, db_lost, worst_db_lost, healthy_sqnr_db,
+    sqnr_db, worst_sqnr_db, sqnr_low_db, worst_sqnr_low_db, gain, worst_gain, underflow, worst_underflow,
+    underflow_low, overflow, worst_overflow, scale_gap_bits, worst_scale_gap_bits, scale_is_frozen,
+    reason(
+        tensor, fmt, by_gap, by_underflow, by_gain, scale_gap_bits, underflow, underflow_low, overflow, gain, sqnr_db,
+        sqnr_low_db, healthy_sqnr_db, scale_is_frozen, min_scale
+    ) || '; effect on the loss unknown' as reason
+from operands('watch') as o
+anti join candidates as c using (recipe, fmt, layer, tensor)
+order by recipe, rank;
