@@ -1,11 +1,32 @@
-"""What can be set for a capture, and where a setting comes from."""
+"""What can be set for a capture, and how a person may write each value."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from fp8debug.errors import nearest
 
 DEFAULT_RECIPES = ("current", "delayed")
 KNOWN_TENSORS = ("x", "w", "dy", "y", "dx", "dw")
+TENSOR_SYNONYMS = {
+    "activation": "x",
+    "input": "x",
+    "weight": "w",
+    "gradient": "dy",
+    "grad_output": "dy",
+    "output": "y",
+    "dgrad": "dx",
+    "grad_input": "dx",
+    "wgrad": "dw",
+    "grad_weight": "dw",
+}
+ROLLS = ("microbatch", "step")
+ENGINES = ("numba", "torch")
+
+_RANGE = r"\s*[0-9]+\s*(-\s*([0-9]+\s*)?)?"
+_STEPS = re.compile(f"{_RANGE}(,{_RANGE})*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +49,115 @@ class CaptureOptions:
     recipes: tuple[str, ...] = DEFAULT_RECIPES
     rolls: str = "microbatch"
     """When a simulated delayed history advances: microbatch | step."""
+    engine: str | None = None
+    """What counts: numba | torch; None: numba where it is installed."""
     out: str | None = None
     name: str | None = None
     force: bool = False
     list_layers: bool = False
     quiet: bool = False
+
+
+class BadValue(Exception):
+    """What was expected of a value. Whoever knows where the value came from makes a UsageError of it."""
+
+
+def parse_text(value: object) -> str:
+    """A text that is not blank."""
+    if not isinstance(value, str) or not value.strip():
+        raise BadValue("some text")
+    return value
+
+
+def parse_flag(value: object) -> bool:
+    """A TOML boolean, or a word for one."""
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in words:
+        return words[value.strip().lower()]
+    raise BadValue("true or false")
+
+
+def parse_count(least: int) -> Callable[[object], int]:
+    """A parser of whole numbers from `least` on."""
+
+    def parse(value: object) -> int:
+        number = int(value) if isinstance(value, str) and re.fullmatch(r"\s*[0-9]+\s*", value) else value
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            raise BadValue(f"a whole number of at least {least}")
+        return number
+
+    return parse
+
+
+def parse_texts(value: object, separator: str | None = None) -> tuple[str, ...]:
+    """A list of texts, or one text that is cut at `separator` (None: taken whole)."""
+    texts: object = value
+    if isinstance(value, str):
+        texts = [value] if separator is None else re.split(separator, value.strip())
+    if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(t, str) and t.strip() for t in texts):
+        raise BadValue("a text or a list of texts, none of them empty")
+    return tuple(text.strip() for text in texts)
+
+
+def parse_regexes(value: object) -> tuple[str, ...]:
+    """One regex or a list of them, in the syntax of `re`."""
+    patterns = parse_texts(value)
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise BadValue(rf"a regular expression such as 'blocks\.[0-3]\.' ({pattern!r}: {error})") from error
+    return patterns
+
+
+def parse_tensors(value: object) -> tuple[str, ...]:
+    """Tensors in our words and our order; upstream's words are understood."""
+    asked = {_tensor(word) for word in parse_texts(value, r"\s*,\s*|\s+")}
+    return tuple(tensor for tensor in KNOWN_TENSORS if tensor in asked)
+
+
+def _tensor(word: str) -> str:
+    tensor = TENSOR_SYNONYMS.get(word.lower(), word.lower())
+    if tensor not in KNOWN_TENSORS:
+        near = nearest(word.lower(), [*KNOWN_TENSORS, *TENSOR_SYNONYMS])
+        hint = f"; nearest: {', '.join(near)}" if near else ""
+        raise BadValue(f"some of {', '.join(KNOWN_TENSORS)} ({word!r} is none of them{hint})")
+    return tensor
+
+
+def parse_steps(value: object) -> str:
+    """Steps and ranges such as 0-9,100,200-, kept as text; a single number is one step."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not _STEPS.fullmatch(text):
+        raise BadValue("steps and ranges such as 0-9,100,200-")
+    return text
+
+
+def parse_recipes(value: object) -> tuple[str, ...]:
+    """One or more recipes: a list, or a text with white space between them. Their parameters are checked.
+
+    Raises:
+        UsageError: an unknown recipe or parameter.
+    """
+    texts = parse_texts(value, r"\s+")
+    from fp8debug.recipes import parse_recipe  # needs numpy, which most commands do not
+
+    for text in texts:
+        parse_recipe(text)
+    return texts
+
+
+def parse_rolls(value: object) -> str:
+    """microbatch or step."""
+    if value not in ROLLS:
+        raise BadValue(" or ".join(ROLLS))
+    return str(value)
+
+
+def parse_engine(value: object) -> str:
+    """numba or torch."""
+    if value not in ENGINES:
+        raise BadValue(" or ".join(ENGINES))
+    return str(value)

@@ -28,7 +28,7 @@ def new_manifest(plan: CapturePlan, path: Path, *, command: Sequence[str], world
         versions=installed_versions(),
         git_commit=git_commit(),
         world_size=world,
-        options={k: v for k, v in options.items() if k != "out"} | {"engine": engine},
+        options={k: v for k, v in options.items() if k != "out"} | {"engine": engine},  # "out" is where this file is
         recipes=[recipe.text for recipe in plan.recipes],
         tensors=list(plan.options.tensors),
         segments=[{"segment": 0, "started_at": now, "first_step": 0}],

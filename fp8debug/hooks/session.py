@@ -326,7 +326,7 @@ def open_session(
             say(f"fp8debug: the old run was renamed to {moved}")
     else:
         path.mkdir(parents=True, exist_ok=True)
-    engine = load_engine()
+    engine = load_engine(options.engine)
     engine.warm_up()
     manifest = new_manifest(plan, path, command=command, world=world, engine=engine.name)
     session = Session(
@@ -351,6 +351,7 @@ def attach(
     raw_every: int = 0,
     recipes: str | Iterable[str] = ("current", "delayed"),
     rolls: str = "microbatch",
+    engine: str | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     name: str | None = None,
     force: bool = False,
@@ -368,6 +369,7 @@ def attach(
         raw_every: dump raw values each step divisible by this.
         recipes: such as "current" or "delayed:amax_history_len=16".
         rolls: when simulated histories advance: "microbatch" or "step".
+        engine: "numba" or "torch"; default: numba where it is installed.
         run_dir: directory to create; default fp8debug-runs/<script>-<time>.
         force: rename a run that is already there.
 
@@ -384,6 +386,7 @@ def attach(
         raw_every=raw_every,
         recipes=_words(recipes),
         rolls=rolls,
+        engine=engine,
         out=None if run_dir is None else os.fspath(run_dir),
         name=name,
         force=force,

@@ -1,0 +1,162 @@
+"""What capture costs a training step, as a ratio to the bare step.
+
+    python benchmarks/overhead.py [--steps 20] [--json FILE]
+
+One process a variant, all alive; the controller hands out one step at a time, round-robin in a shuffled order, so that
+the i-th step of every variant runs next to the i-th bare step. CPU ratio: CPU seconds of the process in the step and
+in the pause after it (background writing is charged) over the same of `bare`; the median over steps is reported.
+`bare again` is a second untouched process: the noise floor.
+
+`setup` below makes the file a variant for any harness that calls `setup(model, optimizer, folder)`; which variant is
+said by FP8DEBUG_BENCH (default `every step, numba`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "every step, numba": {"every": 1, "engine": "numba"},
+    "every step, torch": {"every": 1, "engine": "torch"},
+    "not sampled, numba": {"every": 1_000_000, "engine": "numba"},
+    "not sampled, torch": {"every": 1_000_000, "engine": "torch"},
+    "default settings": {},
+}
+LIMITS = {
+    "every step, numba": 1.15,
+    "every step, torch": 1.6,
+    "not sampled, numba": 1.03,
+    "not sampled, torch": 1.10,
+}
+WARM_UP, SETTLE_S, THREADS = 3, 0.2, 2
+
+
+class Variant:
+    """An attached session, for harnesses that know nothing of it."""
+
+    def __init__(self, model: Any, folder: str, options: dict[str, Any]) -> None:
+        import fp8debug
+
+        self._session = fp8debug.attach(model, run_dir=os.path.join(folder, "run"), quiet=True, **options)
+
+    def close(self) -> None:
+        """End the capture."""
+        self._session.close()
+
+
+def setup(model: Any, optimizer: Any, folder: str) -> Variant:
+    """Attach to `model` as the variant named by FP8DEBUG_BENCH."""
+    return Variant(model, folder, VARIANTS[os.environ.get("FP8DEBUG_BENCH", "every step, numba")])
+
+
+def worker(name: str, folder: str) -> None:
+    """Train in step with the controller: a line in, a step done, its CPU seconds and loss out."""
+    import torch
+    import torch.nn.functional as F
+    from gpt import BATCH, GPT, SEQUENCE, VOCABULARY
+
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    model = GPT()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
+    variant = Variant(model, folder, VARIANTS[name]) if name in VARIANTS else None
+    generator = torch.Generator().manual_seed(1)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        ids = torch.randint(0, VOCABULARY, (2, BATCH, SEQUENCE), generator=generator)
+        begin, wall = time.process_time(), time.perf_counter()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(ids[0]).flatten(0, 1).float(), ids[1].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        wall = time.perf_counter() - wall
+        time.sleep(SETTLE_S)
+        print(json.dumps({"cpu": time.process_time() - begin, "wall": wall, "loss": loss.item()}), flush=True)
+    if variant is not None:
+        variant.close()
+
+
+def measure(names: list[str], steps: int, folder: Path) -> dict[str, list[dict[str, float]]]:
+    """Run all variants side by side; returns one record a measured step."""
+    workers = {}
+    for name in names:
+        place = folder / name.replace(" ", "_").replace(",", "")
+        place.mkdir()
+        command = [sys.executable, __file__, "--worker", name, str(place)]
+        workers[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        workers[name].stdout.readline()  # type: ignore[union-attr]
+    records: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    order = random.Random(0)
+    for step in range(WARM_UP + steps):
+        for name in order.sample(names, len(names)):
+            process = workers[name]
+            process.stdin.write("step\n")  # type: ignore[union-attr]
+            process.stdin.flush()  # type: ignore[union-attr]
+            record = json.loads(process.stdout.readline())  # type: ignore[union-attr]
+            if step >= WARM_UP:
+                records[name].append(record)
+    for process in workers.values():
+        process.stdin.close()  # type: ignore[union-attr]
+        process.wait()
+    return records
+
+
+def ratios(records: list[dict[str, float]], bare: list[dict[str, float]], key: str) -> list[float]:
+    """Step by step ratio to the bare run."""
+    return [r[key] / b[key] for r, b in zip(records, bare, strict=True)]
+
+
+def megabytes_per_step(folder: Path, name: str, steps: int) -> float:
+    """Bytes the run left on disk, per step, in MB."""
+    place = folder / name.replace(" ", "_").replace(",", "")
+    return sum(f.stat().st_size for f in place.rglob("*.parquet")) / (WARM_UP + steps) / 1e6
+
+
+def main() -> int:
+    """Measure, print the table, fail where a limit is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--only", help="comma-free variant name; repeatable", action="append")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        worker(*args.worker)
+        return 0
+    names = ["bare", "bare again", *(args.only or VARIANTS)]
+    with tempfile.TemporaryDirectory() as folder:
+        records = measure(names, args.steps, Path(folder))
+        sizes = {name: megabytes_per_step(Path(folder), name, args.steps) for name in names}
+    bare = records["bare"]
+    cpu_ms = statistics.median(r["cpu"] for r in bare) * 1e3
+    print(f"{platform.machine()}, Python {platform.python_version()}, {THREADS} threads, {args.steps} steps; bare: {cpu_ms:.0f} ms CPU")
+    print(f"{'variant':22} {'cpu ratio':>9} {'q1-q3':>11} {'wall ratio':>10} {'MB/step':>8} {'limit':>6}  same loss")
+    table, missed = {}, False
+    for name in names[1:]:
+        cpu = ratios(records[name], bare, "cpu")
+        q1, median, q3 = statistics.quantiles(cpu, n=4)
+        wall = statistics.median(ratios(records[name], bare, "wall"))
+        same = [r["loss"] for r in records[name]] == [r["loss"] for r in bare]
+        limit = LIMITS.get(name)
+        missed |= not same or (limit is not None and median > limit)
+        table[name] = {"cpu_ratio": median, "q1": q1, "q3": q3, "wall_ratio": wall, "mb_per_step": sizes[name], "limit": limit}
+        print(f"{name:22} {median:9.3f} {q1:5.2f}-{q3:<5.2f} {wall:10.3f} {sizes[name]:8.3f} {limit or '':>6}  {same}")
+    if args.json:
+        args.json.write_text(json.dumps(table, indent=1) + "\n")
+    return int(missed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,165 @@
+"""Where a setting comes from: the command line, the environment, a configuration file, or the default.
+
+The only module that knows the names of all settings in all sources; what it cannot place it names, with its source.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fp8debug import config
+from fp8debug.config import BadValue, CaptureOptions
+from fp8debug.errors import UsageError, nearest
+
+PREFIX = "FP8DEBUG_"
+RUN_DIR_VARIABLE = "FP8DEBUG_RUN_DIR"
+CONFIG_VARIABLE = "FP8DEBUG_CONFIG"
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """One field of `CaptureOptions` as a person writes it, on the command line, in a variable or in a file."""
+
+    key: str
+    """Its name in a configuration file; `--<key>` on the command line, FP8DEBUG_<KEY> in the environment."""
+    parse: Callable[[Any], Any]
+    """From a string or a TOML value to the field's type; raises BadValue or UsageError."""
+    variable: str = ""
+    """Its name in the environment where that is another one."""
+    in_file: bool = True
+    """Whether a file may set it: what holds for one start only may not."""
+
+    @property
+    def environment(self) -> str:
+        return self.variable or PREFIX + self.key.replace("-", "_").upper()
+
+
+SETTINGS = {
+    "layers": _Setting("layers", config.parse_regexes),
+    "exclude": _Setting("exclude", config.parse_regexes),
+    "tensors": _Setting("tensors", config.parse_tensors),
+    "every": _Setting("every", config.parse_count(1)),
+    "first": _Setting("first", config.parse_count(0)),
+    "steps": _Setting("steps", config.parse_steps),
+    "raw_every": _Setting("raw-every", config.parse_count(0)),
+    "recipes": _Setting("recipe", config.parse_recipes),
+    "rolls": _Setting("rolls", config.parse_rolls),
+    "engine": _Setting("engine", config.parse_engine),
+    "out": _Setting("out", config.parse_text, variable=RUN_DIR_VARIABLE),
+    "name": _Setting("name", config.parse_text),
+    "force": _Setting("force", config.parse_flag, in_file=False),
+    "list_layers": _Setting("list-layers", config.parse_flag, in_file=False),
+    "quiet": _Setting("quiet", config.parse_flag),
+}
+"""Field of `CaptureOptions` to how it is written. A launcher names the run directory for all the ranks it starts."""
+
+
+def load_options(
+    given: Mapping[str, object],
+    *,
+    config_file: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+    folder: Path | None = None,
+) -> CaptureOptions:
+    """Options from, in order of precedence: `given`, the environment, one configuration file, the defaults.
+
+    Args:
+        given: field name to value, from the command line; None and empty lists are not given.
+        config_file: TOML file; default: FP8DEBUG_CONFIG, else the nearest pyproject.toml with [tool.fp8debug].
+        environment: variables; those that begin with FP8DEBUG_ are ours.
+        folder: where the search for pyproject.toml starts, upwards; default: the working directory.
+
+    Raises:
+        UsageError: an unknown key or a bad value, with its source; a configuration file that cannot be read.
+    """
+    values = _from_file(config_file or environment.get(CONFIG_VARIABLE), folder or Path.cwd())
+    values |= _from_environment(environment)
+    for field, value in given.items():
+        if value not in (None, [], ()):
+            setting = SETTINGS[field]
+            values[field] = _parsed(setting, f"--{setting.key}", value)
+    return CaptureOptions(**values)
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    known = {setting.environment: field for field, setting in SETTINGS.items()}
+    values: dict[str, Any] = {}
+    for variable in sorted(environment):
+        if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE or not environment[variable]:
+            continue
+        if variable not in known:
+            raise _unknown("environment", variable, [*known, CONFIG_VARIABLE])
+        field = known[variable]
+        values[field] = _parsed(SETTINGS[field], variable, environment[variable])
+    return values
+
+
+def _from_file(named: str | None, folder: Path) -> dict[str, Any]:
+    source, table = _read_table(Path(named)) if named else _nearest_pyproject(folder)
+    known = {setting.key: field for field, setting in SETTINGS.items() if setting.in_file}
+    values: dict[str, Any] = {}
+    for written, value in table.items():
+        key = written.replace("_", "-")
+        if key not in known:
+            raise _unknown(source, written, list(known))
+        values[known[key]] = _parsed(SETTINGS[known[key]], f"{source}: {written}", value)
+    return values
+
+
+def _nearest_pyproject(folder: Path) -> tuple[str, dict[str, Any]]:
+    for place in (folder, *folder.parents):
+        path = place / "pyproject.toml"
+        if os.path.isfile(path):
+            table = _read_toml(path).get("tool", {}).get("fp8debug")
+            if table is not None:
+                return f"{path} [tool.fp8debug]", _as_table(path, table)
+    return "", {}
+
+
+def _read_table(path: Path) -> tuple[str, dict[str, Any]]:
+    whole = _read_toml(path)
+    table = whole.get("tool", {}).get("fp8debug") if isinstance(whole.get("tool"), dict) else None
+    if table is not None or path.name == "pyproject.toml":
+        return f"{path} [tool.fp8debug]", _as_table(path, table or {})
+    return str(path), whole
+
+
+def _as_table(path: Path, table: object) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise UsageError(f"{path}: tool.fp8debug is {table!r}; expected a table, [tool.fp8debug]")
+    return table
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}; expected a TOML file with fp8debug's options"
+        ) from error
+    except ValueError as error:  # TOML that does not parse, or bytes that are no UTF-8
+        raise UsageError(f"{path} is not valid TOML: {error}; mend it, or name another file with --config") from error
+
+
+def _unknown(source: str, key: str, known: list[str]) -> UsageError:
+    near = nearest(key, known)
+    hint = f"did you mean {' or '.join(near)}" if near else f"expected one of {', '.join(known)}"
+    return UsageError(f"{source}: unknown setting {key!r}; {hint}")
+
+
+def _parsed(setting: _Setting, source: str, value: object) -> Any:
+    try:
+        return setting.parse(value)
+    except BadValue as error:
+        raise UsageError(f"{source}: got {value!r}; expected {error}") from error
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from error
