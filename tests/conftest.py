@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 # Before torch, numpy or numba is imported: workers share the machine, and sums keep one order.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[_name] = "1"
 for _name in [name for name in os.environ if name.startswith("FP8DEBUG_")]:
     del os.environ[_name]
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
