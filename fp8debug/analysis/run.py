@@ -12,8 +12,8 @@ from typing import Any
 import duckdb
 
 from fp8debug.analysis import thresholds as rule_thresholds
-from fp8debug.analysis import views
 from fp8debug.analysis.parts import BadFile, create_stored_views, quote_name
+from fp8debug.analysis.views import Views
 from fp8debug.rundir import Manifest, RunDir
 
 
@@ -21,7 +21,7 @@ class Run:
     """An open run. Use it in a `with` statement, or call `close`.
 
     Attributes:
-        con: in-memory DuckDB connection; its views read the run's Parquet files.
+        con: in-memory DuckDB connection with every view created; `sql` and `table` create only what they name.
         path: the run directory, links resolved.
         manifest: what `run.json` says.
         problems: parts that were left out; the view `events` has them too.
@@ -38,12 +38,19 @@ class Run:
         thresholds: dict[str, float],
         is_empty: bool,
     ) -> None:
-        self.con = con
+        self._con = con
+        self._views = Views(con)
         self.path = path
         self.manifest = manifest
         self.problems = problems
         self.thresholds = thresholds
         self.is_empty = is_empty
+
+    @property
+    def con(self) -> duckdb.DuckDBPyConnection:
+        """The connection, with every view and macro created."""
+        self._views.require_all()
+        return self._con
 
     @property
     def notice(self) -> str | None:
@@ -56,15 +63,16 @@ class Run:
 
     def sql(self, query: str, **parameters: Any) -> duckdb.DuckDBPyRelation:
         """Run one SELECT; `$name` in it is taken from `parameters`. For our own queries: nothing is refused."""
-        return self.con.sql(query, params=parameters)
+        self._views.require_named_in(query)
+        return self._con.sql(query, params=parameters)
 
     def table(self, name: str) -> duckdb.DuckDBPyRelation:
         """A view by name."""
-        return self.con.sql(f"from {quote_name(name)}")
+        return self.sql(f"from {quote_name(name)}")
 
     def close(self) -> None:
         """Close the connection; relations made from it end with it."""
-        self.con.close()
+        self._con.close()
 
     def __enter__(self) -> Run:
         return self
@@ -104,7 +112,6 @@ def open_run(
         problems, n_parts = create_stored_views(con, run_dir)
         _create_memory_tables(con, manifest, problems)
         rule_thresholds.set_variables(con, numbers)
-        views.load(con)
     except BaseException:
         con.close()
         raise

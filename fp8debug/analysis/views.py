@@ -1,7 +1,9 @@
-"""Views and macros: one `.sql` file each, shipped as package data and loaded in the order of their names.
+"""Views and macros: one `.sql` file each, shipped as package data, created when they are first named.
 
-A file is `NN_<name>.sql`. Its first line is a comment that says what the view or macro means; comment lines of the
-form `-- <column>: <meaning>` after it describe columns that the stored tables do not have.
+A file is `NN_<name>.sql`; it may use files that sort before it. Its first line is a comment that says what the view or
+macro means; comment lines of the form `-- <column>: <meaning>` after it describe columns that the stored tables do
+not have. Creating a view binds everything below it, and all of them together would cost more than most questions:
+hence the laziness.
 """
 
 from __future__ import annotations
@@ -15,6 +17,11 @@ from importlib.resources import files
 import duckdb
 
 _COLUMN_LINE = re.compile(r"^-- (\w+): (.+)$", re.MULTILINE)
+_WORD = re.compile(r"(?<!stored\.)\b[a-z_]\w*")
+# Statements that look at the catalog see every view, so every view must be there.
+_CATALOG = re.compile(
+    r"\b(show|describe|desc|duckdb_\w+|information_schema|pg_catalog|query|query_table)\b", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,39 +29,78 @@ class SqlFile:
     """One shipped view or macro."""
 
     name: str
+    kind: str
+    """view | table (a view computed once) | macro | table macro"""
     meaning: str
     column_meanings: dict[str, str]
     text: str
-
-    @property
-    def is_view(self) -> bool:
-        """False for a macro."""
-        return f"create or replace view {self.name} as" in self.text
+    needs: tuple[str, ...]
+    """Names of the files it uses, or may use: a column that is called like a macro counts too."""
 
 
 @cache
-def sql_files() -> tuple[SqlFile, ...]:
-    """All shipped files, in loading order."""
-    return tuple(_read_all())
+def sql_files() -> dict[str, SqlFile]:
+    """All shipped files by name, each after those it needs."""
+    found: dict[str, SqlFile] = {}
+    for file_name, text in _read_all():
+        file = _parse(file_name, text, found)
+        found[file.name] = file
+    return found
 
 
-def load(con: duckdb.DuckDBPyConnection) -> None:
-    """Create every view and macro. The schema `stored` and the threshold variables must be there."""
-    con.execute("begin")
-    for file in sql_files():
-        con.execute(file.text)
-    con.execute("commit")
+class Views:
+    """Which of the shipped views and macros a connection has."""
+
+    def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
+        self._con = con
+        self._created: set[str] = set()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything was created."""
+        return len(self._created) == len(sql_files())
+
+    def require_named_in(self, query: str) -> None:
+        """Create what `query` names."""
+        if self.is_complete:
+            return
+        if _CATALOG.search(query):
+            self.require_all()
+        for name in _words(query) & sql_files().keys():
+            self._create(name)
+
+    def require_all(self) -> None:
+        """Create everything."""
+        for name in sql_files():
+            self._create(name)
+
+    def _create(self, name: str) -> None:
+        if name in self._created:
+            return
+        file = sql_files()[name]
+        for needed in file.needs:
+            self._create(needed)
+        self._con.execute(file.text)
+        self._created.add(name)
 
 
-def _read_all() -> Iterator[SqlFile]:
+def _read_all() -> Iterator[tuple[str, str]]:
     folder = files("fp8debug.analysis") / "sql"
     for entry in sorted(folder.iterdir(), key=lambda e: e.name):
         if entry.name.endswith(".sql"):
-            yield _parse(entry.name, entry.read_text(encoding="utf-8"))
+            yield entry.name, entry.read_text(encoding="utf-8")
 
 
-def _parse(file_name: str, text: str) -> SqlFile:
-    first, _, rest = text.partition("\n")
+def _parse(file_name: str, text: str, earlier: dict[str, SqlFile]) -> SqlFile:
     name = file_name.removesuffix(".sql").partition("_")[2]
-    head = rest.partition("create or replace")[0]
-    return SqlFile(name, first.removeprefix("-- "), dict(_COLUMN_LINE.findall(head)), text)
+    head, _, body = text.partition("create or replace ")
+    first, _, rest = head.partition("\n")
+    kind = body.split()[0].replace("temp", "table")
+    if kind == "macro" and re.search(r"\) as table\b", body):
+        kind = "table macro"
+    needs = tuple(n for n in earlier if n in _words(body))
+    return SqlFile(name, kind, first.removeprefix("-- "), dict(_COLUMN_LINE.findall(rest)), text, needs)
+
+
+def _words(sql: str) -> set[str]:
+    return set(_WORD.findall(sql.lower()))

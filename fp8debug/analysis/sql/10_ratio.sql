@@ -1,5 +1,3 @@
--- part/whole as DOUBLE; NULL when whole is 0 or either is not finite, so that nothing poisons a mean.
+-- part/whole as DOUBLE; NULL where that has no value (whole is 0, or a sum overflowed), so that nothing poisons a mean.
 create or replace macro ratio(part, whole) as
-    case
-        when whole <> 0 and isfinite(part::double) and isfinite(whole::double) then part::double / whole::double
-    end;
+    case when isfinite(part::double / whole::double) then part::double / whole::double end;

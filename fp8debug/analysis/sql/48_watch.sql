@@ -14,7 +14,9 @@ select
     row_number() over (
         partition by recipe order by db_lost desc nulls last, worst_db_lost desc nulls last, layer, tensor
     ) as rank,
-    recipe, fmt, layer, tensor, source, criteria, first_step, last_step,
+    recipe, fmt, layer, tensor, source,
+    criteria_list(by_gap, by_underflow, by_overflow, by_gain, by_sqnr) as criteria,
+    first_step, last_step,
     n_hit_steps, n_observed_steps, n_gap_hit_steps, n_gap_steps, db_lost, worst_db_lost, healthy_sqnr_db,
     sqnr_db, worst_sqnr_db, sqnr_low_db, worst_sqnr_low_db, gain, worst_gain, underflow, worst_underflow,
     underflow_low, overflow, worst_overflow, scale_gap_bits, worst_scale_gap_bits, scale_is_frozen,
@@ -22,6 +24,9 @@ select
         tensor, fmt, by_gap, by_underflow, by_gain, scale_gap_bits, underflow, underflow_low, overflow, gain, sqnr_db,
         sqnr_low_db, healthy_sqnr_db, scale_is_frozen, min_scale
     ) || '; effect on the loss unknown' as reason
-from operands('watch') as o
-anti join candidates as c using (recipe, fmt, layer, tensor)
+from (
+    select *, bool_or(level = 'hit' and is_persistent) over (partition by recipe, fmt, layer, tensor) as is_candidate
+    from operands
+)
+where level = 'watch' and is_persistent and not is_candidate
 order by recipe, rank;

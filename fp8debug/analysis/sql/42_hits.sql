@@ -7,13 +7,7 @@ with hitting as (
 )
 select
     segment, step, microbatch, call, pass, rank, layer, tensor, seq, recipe, fmt, alternate, source, series,
-    list_filter(
-        [
-            case when hit_gap then 'gap' end, case when hit_underflow then 'underflow' end,
-            case when hit_gain then 'gain' end, case when hit_sqnr then 'sqnr' end
-        ],
-        lambda criterion: criterion is not null
-    ) as criteria,
+    criteria_list(hit_gap, hit_underflow, false, hit_gain, hit_sqnr) as criteria,
     sqnr_db, sqnr_low_db, gain, underflow, underflow_low, overflow, scale_gap_bits, scale, amax,
     healthy_sqnr_db, db_lost
 from hitting

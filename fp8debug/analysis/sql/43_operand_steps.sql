@@ -1,18 +1,23 @@
--- One row an operand and step: the worst of its judged records; level is 'hit' (candidates) or 'watch'.
-create or replace macro operand_steps(level) as table
+-- One row an operand, step and level: the worst of its judged records. Alternate formats are left out.
+-- level: hit: the candidate rule | watch: the weaker criteria of the watch list
+-- is_sampled: error sums were taken in this step
+-- has_gap: the scale gap is known in this step
+-- is_hit: a sampled record meets a criterion
+-- is_gap_hit: the scale gap of some pass is too large
+create or replace view operand_steps as
 with leveled as (
     select
-        * exclude (hit_sqnr, hit_gain, hit_gap, hit_underflow, watch_sqnr, watch_gap, watch_underflow, watch_overflow),
+        * exclude (alternate),
         case level when 'hit' then hit_sqnr else watch_sqnr end as by_sqnr,
-        case level when 'hit' then hit_gain else false end as by_gain,
+        level = 'hit' and hit_gain as by_gain,
         case level when 'hit' then hit_gap else watch_gap end as by_gap,
         case level when 'hit' then hit_underflow else watch_underflow end as by_underflow,
-        case level when 'hit' then false else watch_overflow end as by_overflow
-    from evidence
+        level = 'watch' and watch_overflow as by_overflow
+    from evidence, (values ('hit'), ('watch')) as levels(level)
     where not alternate
 )
 select
-    recipe, fmt, layer, tensor, step, any_value(source) as source, any_value(healthy_sqnr_db) as healthy_sqnr_db,
+    level, recipe, fmt, layer, tensor, step, any_value(source) as source, any_value(healthy_sqnr_db) as healthy_sqnr_db,
     bool_or(series = 'sampled') as is_sampled,
     bool_or(series = 'gap') as has_gap,
     bool_or(series = 'sampled' and (by_sqnr or by_gain or by_gap or by_underflow or by_overflow)) as is_hit,
@@ -24,4 +29,4 @@ select
     arg_max(scale_gap_bits, abs(scale_gap_bits)) as scale_gap_bits, max(db_lost) as db_lost,
     min(scale) as min_scale, max(scale) as max_scale, min(amax) as min_amax, max(amax) as max_amax
 from leveled
-group by recipe, fmt, layer, tensor, step;
+group by level, recipe, fmt, layer, tensor, step;
