@@ -105,11 +105,15 @@ def parse_regexes(value: object) -> tuple[str, ...]:
     """One regex or a list of them, in the syntax of `re`."""
     patterns = parse_texts(value)
     for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise BadValue(rf"a regular expression such as 'blocks\.[0-3]\.' ({pattern!r}: {error})") from error
+        _compile(pattern)
     return patterns
+
+
+def _compile(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise BadValue(rf"a regular expression such as 'blocks\.[0-3]\.' ({pattern!r}: {error})") from error
 
 
 def parse_tensors(value: object) -> tuple[str, ...]:
@@ -149,15 +153,12 @@ def parse_recipes(value: object) -> tuple[str, ...]:
     return texts
 
 
-def parse_rolls(value: object) -> str:
-    """microbatch or step."""
-    if value not in ROLLS:
-        raise BadValue(" or ".join(ROLLS))
-    return str(value)
+def parse_choice(*choices: str) -> Callable[[object], str]:
+    """A parser of one word out of `choices`."""
 
+    def parse(value: object) -> str:
+        if value not in choices:
+            raise BadValue(" or ".join(choices))
+        return str(value)
 
-def parse_engine(value: object) -> str:
-    """numba or torch."""
-    if value not in ENGINES:
-        raise BadValue(" or ".join(ENGINES))
-    return str(value)
+    return parse

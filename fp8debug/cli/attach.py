@@ -1,0 +1,110 @@
+"""`fp8debug attach`: run a training script as `python` would, and record its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+
+def attach(
+    ctx: typer.Context,
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="What python would run.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="The script's own, whatever they look like.")
+    ] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as in python -m.")] = False,
+    layers: Annotated[
+        list[str] | None,
+        typer.Option("--layers", metavar="REGEX", help="Layers to take (re.search on the name); repeatable. [all]"),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", metavar="REGEX", help="Layers to leave out; repeatable.")
+    ] = None,
+    tensors: Annotated[
+        str | None,
+        typer.Option("--tensors", metavar="LIST", help="GEMM tensors to record, of x,w,dy,y,dx,dw. [x,w,dy]"),
+    ] = None,
+    every: Annotated[
+        int | None, typer.Option("--every", metavar="N", help="Take errors and histograms in every Nth step. [50]")
+    ] = None,
+    first: Annotated[
+        int | None, typer.Option("--first", metavar="N", help="Take them in each of the first N steps too. [0]")
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option("--steps", metavar="RANGES", help="Take them in these steps instead, such as 0-9,100,200-."),
+    ] = None,
+    raw_every: Annotated[
+        int | None, typer.Option("--raw-every", metavar="M", help="Dump raw values in every Mth step. [0: never]")
+    ] = None,
+    recipe: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--recipe",
+            metavar="RECIPE",
+            help="Scaling to simulate, such as delayed:amax_history_len=16; repeatable. [current and delayed]",
+        ),
+    ] = None,
+    rolls: Annotated[
+        str | None,
+        typer.Option(
+            "--rolls", metavar="WHEN", help="When a delayed history advances: microbatch or step. [microbatch]"
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="DIR", help="Run directory; also FP8DEBUG_RUN_DIR. [fp8debug-runs/SCRIPT-TIME]"),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="A name for the run.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Rename a run that is in the run directory already.")] = False,
+    list_layers: Annotated[
+        bool, typer.Option("--list-layers", help="Print the layers and stop before the first step.")
+    ] = False,
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", metavar="NAME", help="What counts: numba or torch. [numba where it is installed]"),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option("--config", metavar="FILE", help="TOML file of these options. [pyproject.toml: tool.fp8debug]"),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+) -> None:
+    """Run a training script and record its tensors.
+
+    The script needs no change: it sees its own arguments, standard output and exit code as if it ran directly. An
+    option that is not given is taken from its environment variable, such as FP8DEBUG_RAW_EVERY, then from the
+    configuration file, then from the default in brackets.
+    """
+    given = {
+        "layers": layers,
+        "exclude": exclude,
+        "tensors": tensors,
+        "every": every,
+        "first": first,
+        "steps": steps,
+        "raw_every": raw_every,
+        "recipes": recipe,
+        "rolls": rolls,
+        "out": out,
+        "name": name,
+        "force": force or None,
+        "list_layers": list_layers or None,
+        "engine": engine,
+        "quiet": quiet or None,
+    }
+
+    def launch() -> Callable[[], int]:
+        from fp8debug.cli.targets import find_target
+        from fp8debug.settings import load_options
+
+        options = load_options(given, config_file=config)
+        target = find_target(script, module=module)
+        from fp8debug.cli.watch import Watch  # torch: only once everything cheap is in order
+
+        return Watch(target, arguments or (), options).start()
+
+    # Called by main() outside the parser, which would turn a KeyboardInterrupt of the script into an exit code.
+    ctx.obj.append(launch)

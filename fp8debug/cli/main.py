@@ -1,0 +1,118 @@
+"""The `fp8debug` command: its verbs, its error boundary, its exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from fp8debug import __version__
+from fp8debug.cli.exit_codes import ExitCode
+from fp8debug.errors import Fp8DebugError
+
+Program = Callable[[], int]
+"""Runs somebody's script and returns the exit code; what the script raises comes out."""
+Launch = Callable[[], Program]
+"""Makes everything ready for a `Program`; raises Fp8DebugError for what the user can mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One command: `fp8debug.cli.<module>` holds a function of the module's name, whose docstring is the help."""
+
+    name: str
+    module: str
+    summary: str
+    """First line of that docstring, so that `fp8debug --help` need not import the module."""
+    hidden: bool = False
+    takes_script: bool = False
+    """Everything after the first argument belongs to a script and is not looked at."""
+
+
+VERBS = (
+    Verb("attach", "attach", "Run a training script and record its tensors.", takes_script=True),
+    Verb("report", "report", "Say which layers would suffer in FP8, where, and why."),
+    Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
+    Verb("runs", "runs", "List the recorded runs."),
+    Verb("run", "attach", "The same as attach.", hidden=True, takes_script=True),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: this process's) and return its exit code.
+
+    Only `Fp8DebugError` is turned into a message; anything else is a bug and shows its traceback.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    launches: list[Launch] = []
+    try:
+        code = _invoke(arguments, launches)
+        programs = [launch() for launch in launches]
+    except Fp8DebugError as error:
+        print(f"fp8debug: {error}", file=sys.stderr)
+        return error.exit_code
+    # A script runs out here: no parser around it that turns a KeyboardInterrupt into an exit code, and an
+    # Fp8DebugError of its own is the script's to show.
+    for program in programs:
+        code = program()
+    return code
+
+
+def _invoke(arguments: list[str], launches: list[Launch]) -> int:
+    command = typer.main.get_command(build_app(_verb_of(arguments)))
+    try:
+        command.main(arguments, prog_name="fp8debug", obj=launches)
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else ExitCode.DONE
+    return ExitCode.DONE
+
+
+def build_app(verb: str | None = None) -> typer.Typer:
+    """The whole command line, with only `verb` imported; the other verbs are known by name and summary."""
+    # Plain help: the boxes of rich cost as much time as all the rest of `--help`.
+    app = typer.Typer(
+        name="fp8debug", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, help=_HELP
+    )
+    app.callback(invoke_without_command=True)(_root)
+    for known in VERBS:
+        function = _load(known) if known.name == verb else _not_loaded
+        settings = {"allow_interspersed_args": False} if known.takes_script else {}
+        text = None if known.name == verb else known.summary
+        app.command(known.name, help=text, hidden=known.hidden, context_settings=settings)(function)
+    return app
+
+
+_HELP = """Record a training's tensors, then see which layers would suffer in FP8, at which step, and why.
+
+Two commands: `fp8debug attach train.py`, then `fp8debug report`.
+"""
+
+
+def _root(
+    ctx: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    if version:
+        typer.echo(f"fp8debug {__version__}")
+        raise typer.Exit(ExitCode.DONE)
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(ExitCode.USAGE)
+
+
+def _verb_of(arguments: Sequence[str]) -> str | None:
+    return next((word for word in arguments if not word.startswith("-")), None)
+
+
+def _load(verb: Verb) -> Callable[..., Any]:
+    module = importlib.import_module(f"fp8debug.cli.{verb.module}")
+    function: Callable[..., Any] = getattr(module, verb.module)
+    return function
+
+
+def _not_loaded() -> None:
+    raise AssertionError("only the verb that was asked for is invoked, and that one is loaded")

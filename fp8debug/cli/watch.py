@@ -1,0 +1,142 @@
+"""One watched program from its start to the last line: the hooks before it, its end told to them, the summary."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from fp8debug.cli.exit_codes import ExitCode
+from fp8debug.cli.runner import hide_own_frames, load, run
+from fp8debug.cli.targets import NotRunnable, Target
+from fp8debug.cli.termination import saving_on_sigterm
+from fp8debug.config import CaptureOptions
+from fp8debug.hooks.autoattach import AutoAttach, StopBeforeTraining
+from fp8debug.hooks.launch import rank_and_world
+from fp8debug.hooks.session import CloseSummary
+
+NOTHING_RAN = (
+    "no model with nn.Linear layers ran in this process; processes that a script starts are not watched: "
+    "start each of them with attach, for example `torchrun --no-python fp8debug attach train.py`"
+)
+STOPPED_EARLY = "the script stopped before a model ran"
+
+
+class Watch:
+    """Runs `target` with capture on. `start()` makes ready and returns what runs it."""
+
+    def __init__(self, target: Target, arguments: Sequence[str], options: CaptureOptions) -> None:
+        self.target = target
+        self.arguments = tuple(arguments)
+        self.options = options
+        self.process = os.getpid()
+        self.rank, _ = rank_and_world()
+        self.epilogue: list[str] = []
+        self.stream = sys.stderr
+        """Kept: the script may replace sys.stderr, and its replacement is not ours to write to."""
+        command = ["fp8debug", *sys.argv[1:]]
+        self.hooks = AutoAttach(options, command=command, script=target.title, say=self.say)
+
+    def start(self) -> Callable[[], int]:
+        """Install the hooks.
+
+        Raises:
+            Fp8DebugError: the options cannot be met.
+        """
+        self.hooks.start()
+        return self.run
+
+    def run(self) -> int:
+        """Run the program to its end; returns the exit code, or raises what the program raised."""
+        with saving_on_sigterm(self._terminated):
+            return self._run()
+
+    def say(self, line: str) -> None:
+        """Talk to the user, unless asked to be quiet."""
+        if not self.options.quiet:
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        with suppress(OSError, ValueError):  # a closed stderr must not cost the training its exit code
+            print(line, file=self.stream, flush=True)
+
+    def _run(self) -> int:
+        try:
+            run(load(self.target, self.arguments))
+        except StopBeforeTraining as stop:
+            self._close("closed", stop.message)
+            return self._stopped(stop)
+        except NotRunnable as error:
+            self._close("failed", str(error))
+            self._print(f"fp8debug: {error}")
+            return error.exit_code
+        except SystemExit as error:
+            self._close(*_status_of_exit(error.code))
+            self._say_epilogue()
+            raise
+        except BaseException as error:
+            self._close("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", _one_line(error))
+            hide_own_frames(self._say_epilogue)
+            raise
+        self._close("closed", None)
+        self._say_epilogue()
+        return ExitCode.DONE
+
+    def _terminated(self) -> None:
+        self._close("interrupted", "SIGTERM")
+        self._say_epilogue()
+
+    def _close(self, status: str, reason: str | None) -> None:
+        """End the capture and keep the last lines for later; never raises, for the script's end counts alone."""
+        if os.getpid() != self.process:  # a fork that fell out of the script: the run is its parent's
+            return
+        try:
+            summary = self.hooks.close(status, reason)
+        except Exception:  # a bug of ours
+            self._print(f"fp8debug: the run was not closed in order:\n{traceback.format_exc().rstrip()}")
+            return
+        except KeyboardInterrupt:
+            self._print("fp8debug: interrupted again while closing; the parts written before are readable")
+            return
+        self.epilogue = _last_lines(summary, early=status != "closed", rank=self.rank)
+
+    def _say_epilogue(self) -> None:
+        for line in self.epilogue:
+            self.say(line)
+        self.epilogue = []
+
+    def _stopped(self, stop: StopBeforeTraining) -> int:
+        if stop.message:
+            line = f"fp8debug: {stop.message.removeprefix('fp8debug: ')}"
+            (self._print if stop.exit_code else self.say)(line)
+        return stop.exit_code
+
+
+def _last_lines(summary: CloseSummary | None, *, early: bool, rank: int) -> list[str]:
+    """What is said at the end: the path with its counts and the next command, or loudly that there is nothing."""
+    who = f"fp8debug: rank {rank}: " if rank else "fp8debug: "
+    problems = summary.problems if summary else []
+    if summary is None or not summary.n_records:
+        why = "; ".join(problems) or (STOPPED_EARLY if early else NOTHING_RAN)
+        return [f"{who}NOTHING WAS RECORDED: {why}"]
+    lines = [f"{who}warning: {problem}" for problem in problems]
+    if rank == 0:
+        lines += [
+            f"{who}recorded {summary.n_records:,} tensors in {summary.n_steps:,} steps: {summary.run_path}",
+            f"{who}next: fp8debug report {shlex.quote(str(summary.run_path))}",
+        ]
+    return lines
+
+
+def _status_of_exit(code: object) -> tuple[str, str | None]:
+    """Status and reason of the run for a SystemExit with this code."""
+    if code is None or code == 0:
+        return "closed", None
+    return "failed", f"exit code {code}" if isinstance(code, int) else str(code)
+
+
+def _one_line(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
