@@ -163,7 +163,7 @@ def plant_outlier(model: GPT, layer: str) -> None:
     norm.weight[channel] *= PLANTED_FACTOR
     linear.weight[:, channel] /= PLANTED_FACTOR
     for parameter in (norm.weight, linear.weight):
-        parameter.register_hook(lambda grad: grad.masked_fill(channel, 0.0))  # type: ignore[no-untyped-call]
+        parameter.register_hook(lambda grad: grad.masked_fill(channel, 0.0))
 
 
 # The training ---------------------------------------------------------------------------------------------------------

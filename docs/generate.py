@@ -1,0 +1,218 @@
+"""Write the pages that follow from the code: schema.md, views.md and cli.md.
+
+    python docs/generate.py            # write them
+    python docs/generate.py --check    # say which differ from what would be written; exit 1 when any does
+
+Nothing is listed here: tables come from `fp8debug.schema`, views and macros from the shipped .sql files, verbs and
+their options from the command line itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from fp8debug import schema
+from fp8debug.analysis import Run, open_run
+from fp8debug.analysis.thresholds import THRESHOLDS
+from fp8debug.analysis.views import SqlFile, sql_files
+from fp8debug.cli.exit_codes import ExitCode
+from fp8debug.cli.main import VERBS
+from fp8debug.rundir import Manifest, RunDir
+
+DOCS = Path(__file__).resolve().parent
+NOTE = "<!-- Written by docs/generate.py: change the source it names, then run `make docs`. -->\n"
+
+
+def main() -> int:
+    """Write or check the pages; the exit code."""
+    parser = argparse.ArgumentParser(description="Write the documentation pages that follow from the code.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a page is out of date")
+    check = parser.parse_args().check
+    stale = {name: text for name, text in pages().items() if not _is_current(DOCS / name, text)}
+    for name, text in stale.items():
+        if check:
+            print(f"docs/{name} is out of date: run `make docs`", file=sys.stderr)
+        else:
+            (DOCS / name).write_text(text, encoding="utf-8")
+            print(f"Wrote docs/{name}")
+    return 1 if check and stale else 0
+
+
+def pages() -> dict[str, str]:
+    """File name below docs/ -> its whole text."""
+    return {"schema.md": schema_page(), "views.md": views_page(), "cli.md": cli_page()}
+
+
+def _is_current(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+# Stored tables ----------------------------------------------------------------------------------------------------
+
+
+def schema_page() -> str:
+    """The Parquet tables of a run directory."""
+    key = [column.name for column in schema.RECORD_KEY]
+    parts = [
+        f"# Stored tables\n\n{NOTE}\n"
+        f"What the Parquet files of a run directory hold, schema version {schema.SCHEMA_VERSION}; the source is "
+        "`fp8debug/schema.py`. Each table is `<table>/rank=<R>/part-<NNNNNN>.parquet`, compressed with zstd. "
+        "In SQL a table is read through the view of its name ([views.md](views.md)), which keeps the last segment that "
+        "wrote a step.\n\n"
+        f"The *record key* is {', '.join(f'`{name}`' for name in key)}.\n"
+    ]
+    for table in schema.TABLES.values():
+        rows = ((column.name, f"`{column.type}`", column.meaning, column.unit) for column in table.columns)
+        parts.append(f"\n## `{table.name}`\n\n{_sentence(table.meaning)}\n\n" + _table(_COLUMNS, rows))
+    return "".join(parts)
+
+
+# Views and macros -------------------------------------------------------------------------------------------------
+
+
+def views_page() -> str:
+    """The views and macros a run is opened with, and the numbers the rules compare with."""
+    files = list(sql_files().values())
+    parts = [
+        f"# Views and macros\n\n{NOTE}\n"
+        "What `fp8debug sql` and `fp8debug.open_run` offer. Each is one file of `fp8debug/analysis/sql/`, to be read "
+        "and copied from.\n"
+    ]
+    parts.append("\n## Views\n")
+    with tempfile.TemporaryDirectory() as folder, empty_run(Path(folder)) as run:
+        parts += [_view_section(run, file) for file in files if "macro" not in file.kind]
+    parts.append("\n## Macros\n\n")
+    macros = ((_signature(file), _sentence(_prose(file))) for file in files if "macro" in file.kind)
+    parts.append(_table(("macro", "meaning"), ((f"`{signature}`", meaning) for signature, meaning in macros)))
+    parts.append(
+        "\n## Thresholds\n\nThe rules behind `candidates` and `watch` compare with these numbers. In SQL one is "
+        "`getvariable('<name>')`; `open_run(path, thresholds={…})` replaces it.\n\n"
+    )
+    numbers = ((f"`{t.name}`", f"{t.default:.4g}", t.meaning, t.source) for t in THRESHOLDS.values())
+    parts.append(_table(("name", "default", "meaning", "why this number"), numbers))
+    return "".join(parts)
+
+
+def empty_run(folder: Path) -> Run:
+    """A run without records: every view exists and has its columns and types."""
+    RunDir(folder).write_manifest(Manifest(run_id="docs", command=[], created_at=""))
+    return open_run(folder)
+
+
+def _view_section(run: Run, file: SqlFile) -> str:
+    columns = view_columns(run, file)
+    stored = schema.TABLES[file.name].column_names if file.name in schema.TABLES else ()
+    own = [(name, kind) for name, kind in columns if name not in stored]
+    text = f"\n### `{file.name}`\n\n{_sentence(_prose(file))}\n"
+    if stored:
+        text += f"\nColumns of the stored table [`{file.name}`](schema.md#{file.name}){', and:' if own else '.'}\n"
+    if own:
+        text += "\n" + _table(_COLUMNS, ((name, f"`{kind}`", *meaning_of(name, file)) for name, kind in own))
+    return text
+
+
+def view_columns(run: Run, file: SqlFile) -> list[tuple[str, str]]:
+    """Names and types of a view's columns."""
+    return [(name, str(kind).lower()) for name, kind, *_ in run.con.execute(f'describe "{file.name}"').fetchall()]
+
+
+def meaning_of(column: str, file: SqlFile) -> tuple[str, str]:
+    """Meaning and unit of a view's column, from the nearest place that says it; two empty strings when none does.
+
+    The view's own comments, then those of the views it is made of, then the stored table of the same name, then any.
+    """
+    if column in file.column_meanings:
+        return file.column_meanings[column], ""
+    known = sql_files()
+    below = [known[name] for name in file.needs if "macro" not in known[name].kind]
+    tables = sorted(schema.TABLES.values(), key=lambda table: table.name != file.name)
+    for other in reversed(below):
+        found = meaning_of(column, other) if _mentions(other, column) else ("", "")
+        if found != ("", ""):
+            return found
+    for table in tables:
+        for stored in table.columns:
+            if stored.name == column:
+                return stored.meaning, stored.unit
+    return "", ""
+
+
+def _mentions(file: SqlFile, column: str) -> bool:
+    return column in file.column_meanings or any(_mentions(sql_files()[name], column) for name in file.needs)
+
+
+def _prose(file: SqlFile) -> str:
+    """The comment at the head of a file, without the lines that describe columns."""
+    head = file.text.partition("create or replace ")[0]
+    lines = [line.removeprefix("--").strip() for line in head.splitlines() if line.startswith("--")]
+    return " ".join(line for line in lines if line.partition(": ")[0] not in file.column_meanings)
+
+
+def _signature(file: SqlFile) -> str:
+    found = re.search(r"create or replace macro (\w+\(.*?\)) as\b", file.text, re.DOTALL)
+    assert found is not None, file.name
+    return re.sub(r"\s+", " ", found[1])
+
+
+# The command line -------------------------------------------------------------------------------------------------
+
+
+def cli_page() -> str:
+    """What each verb's `--help` prints."""
+    verbs = [verb.name for verb in VERBS if not verb.hidden]
+    codes = ((str(int(code)), code.name.lower().replace("_", " ")) for code in ExitCode)
+    parts = [f"# Command line\n\n{NOTE}", _help()]
+    parts += [_help(verb) for verb in verbs]
+    parts.append("\n## Exit codes\n\n" + _table(("code", "meaning"), codes))
+    return "".join(parts)
+
+
+def _help(verb: str = "") -> str:
+    arguments = [verb] if verb else []
+    # A terminal of known width: the pages must not depend on whose terminal it is.
+    environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "fp8debug", *arguments, "--help"],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise SystemExit(f"fp8debug {verb} --help failed:\n{done.stderr}")
+    lines = "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
+    return f"\n## `fp8debug{' ' if verb else ''}{verb}`\n\n```text\n{lines}\n```\n"
+
+
+# Markdown ---------------------------------------------------------------------------------------------------------
+
+_COLUMNS = ("column", "type", "meaning", "unit")
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table; columns that are empty in every row are left out."""
+    names, cells = list(header), [[_escape(cell) for cell in row] for row in rows]
+    kept = [i for i in range(len(names)) if any(row[i] for row in cells)]
+    return "".join(_lines([names[i] for i in kept], [[row[i] for i in kept] for row in cells]))
+
+
+def _lines(names: list[str], cells: list[list[str]]) -> Iterator[str]:
+    for row in (names, ["---"] * len(names), *cells):
+        yield f"| {' | '.join(row)} |\n"
+
+
+def _escape(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")
+
+
+def _sentence(text: str) -> str:
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+if __name__ == "__main__":
+    sys.exit(main())
