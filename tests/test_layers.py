@@ -1,0 +1,65 @@
+"""Who imports whom, at run time: import-linter reads the source, this sees what really gets loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def modules_below(folder: Path, package: str) -> list[str]:
+    """Dotted names of every module in `folder`, which is the package `package`."""
+    names = []
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        names.append(".".join((package, *parts)).removesuffix(".__init__"))
+    return names
+
+
+def core_modules(repository: Path) -> list[str]:
+    return [f"fp8debug.{p.stem}" for p in sorted((repository / "fp8debug").glob("*.py")) if p.stem[0] != "_"]
+
+
+def loaded(modules: list[str], unwanted: set[str]) -> set[str]:
+    """Which of the `unwanted` top-level packages a fresh interpreter has after importing `modules`."""
+    imports = "".join(f"import {name}\n" for name in modules)
+    code = f"import sys\n{imports}print(*({unwanted!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_the_check_can_fail() -> None:
+    assert loaded(["json", "fp8debug.analysis"], {"duckdb", "torch", "json"}) == {"duckdb", "json"}
+
+
+def test_core_needs_numpy_alone(repository: Path) -> None:
+    heavy = {"torch", "duckdb", "pyarrow", "rich", "typer", "numba"}
+    assert loaded(["fp8debug", *core_modules(repository)], heavy) == set()
+
+
+def test_command_line_starts_without_the_heavy_packages() -> None:
+    assert loaded(["fp8debug.cli.main"], {"torch", "duckdb", "pyarrow", "numpy", "rich"}) == set()
+
+
+@pytest.mark.parametrize(
+    ("package", "unwanted"), [("hooks", {"duckdb", "rich", "typer"}), ("analysis", {"torch", "numba"})]
+)
+def test_hooks_and_analysis_stay_apart(repository: Path, package: str, unwanted: set[str]) -> None:
+    modules = modules_below(repository / "fp8debug" / package, f"fp8debug.{package}")
+    assert len(modules) > 3
+    other = "analysis" if package == "hooks" else "hooks"
+    assert loaded(modules, {*unwanted, f"fp8debug.{other}"}) == set()
+
+
+def test_every_core_module_is_under_the_core_contract(repository: Path) -> None:
+    config = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = {c["name"]: c for c in config["tool"]["importlinter"]["contracts"]}
+    assert sorted(contracts["the core needs numpy alone"]["source_modules"]) == core_modules(repository)
