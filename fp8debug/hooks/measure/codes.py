@@ -17,6 +17,13 @@ from fp8debug.hooks.measure.health import Health
 FP8_DTYPES = frozenset({torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz})
 
 
+INFINITY = {torch.bfloat16: 0x7F80, torch.float16: 0x7C00, torch.float32: 0x7F800000}
+"""Code of +Inf; larger magnitudes are NaN, smaller ones finite."""
+
+ROUNDING_LIMITS = {torch.bfloat16: (0x8000, 0x7F7F8000), torch.float16: (0x33000000, 0x477FF000)}
+"""FP32 patterns: the largest that rounds to zero, the smallest that rounds to infinity."""
+
+
 class UnsupportedDtype(TypeError):
     """A tensor whose elements are not floating-point numbers that a GEMM could read."""
 
@@ -69,6 +76,20 @@ def code_table(dtype: torch.dtype) -> CodeTable:
     bits = np.arange(1 << (8 * dtype.itemsize), dtype=np.uint16 if dtype.itemsize == 2 else np.uint8)
     values = torch.from_numpy(bits).view(dtype).to(torch.float32).numpy()
     return CodeTable(values, np.isfinite(values), np.isnan(values))
+
+
+def value_of(code: int, dtype: torch.dtype) -> float:
+    """Value of a code of BF16, FP16 or FP32."""
+    if dtype is torch.float32:
+        return float(np.uint32(code).view(np.float32))
+    return float(code_table(dtype).values[code])
+
+
+def round_pattern(pattern: int, dtype: torch.dtype) -> float:
+    """Round the magnitude with this FP32 pattern to BF16 or FP16, to nearest, ties to even."""
+    if dtype is torch.bfloat16:
+        return value_of((pattern + 0x7FFF + (pattern >> 16 & 1)) >> 16, dtype)
+    return float(np.float16(np.uint32(pattern).view(np.float32)))
 
 
 def sparse(counts: npt.NDArray[np.int64], dtype: torch.dtype) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,21 +12,24 @@ import torch
 BLOCK = 1 << 22
 """Elements copied at once of a tensor that is not contiguous."""
 
+_UNSIGNED = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
+
 
 def storage_order(t: torch.Tensor) -> torch.Tensor:
     """Return `t` with its dimensions in memory order, so that a transposed tensor is contiguous again."""
     if t.is_contiguous():
         return t
-    return t.permute(sorted(range(t.dim()), key=lambda d: -t.stride(d)))
+    strides = t.stride()
+    return t.permute(sorted(range(t.dim()), key=strides.__getitem__, reverse=True))
 
 
-def flat_blocks(t: torch.Tensor) -> Iterator[torch.Tensor]:
+def flat_blocks(t: torch.Tensor, *, aligned: bool = True) -> Iterator[torch.Tensor]:
     """Yield contiguous vectors that together are `t` in logical order.
 
-    All but the last are a multiple of 8 bytes long, and each starts at an address divisible by 8, so that they
-    may be read as 64-bit words. A contiguous tensor is yielded whole, without a copy.
+    All but the last are a multiple of 8 bytes long, and if `aligned` each starts at an address divisible by 8, so that
+    they may be read as 64-bit words. A contiguous tensor is yielded whole, without a copy.
     """
-    if t.is_contiguous() and t.data_ptr() % 8 == 0:
+    if t.is_contiguous() and not (aligned and t.data_ptr() % 8):
         yield t.reshape(-1)
         return
     row = t[0].numel() if t.dim() > 1 and t.shape[0] else 1
@@ -37,4 +41,10 @@ def flat_blocks(t: torch.Tensor) -> Iterator[torch.Tensor]:
 def raw_bytes(flat: torch.Tensor) -> npt.NDArray[np.uint8]:
     """Return the memory of a contiguous CPU vector as bytes, shared with it."""
     array: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return array
+
+
+def patterns(flat: torch.Tensor) -> npt.NDArray[Any]:
+    """Return the elements of a CPU vector as unsigned integers of their width, shared with it."""
+    array: npt.NDArray[Any] = flat.view(_UNSIGNED[flat.element_size()]).numpy()
     return array

@@ -2,10 +2,93 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fp8debug.hooks.measure import codes, layout
+from fp8debug.hooks.measure.counting import extremes, histogram, sums
+from fp8debug.hooks.measure.counting.scratch import Scratch
 from fp8debug.hooks.measure.counting.torch_ops import TorchEngine
+from fp8debug.hooks.measure.engine import Counted
+from fp8debug.hooks.measure.health import EMPTY, Health
+
+if TYPE_CHECKING:
+    from fp8debug.formats import Format
+    from fp8debug.metrics import ErrorSums
 
 
 class NumbaEngine(TorchEngine):
-    """Measures CPU tensors with compiled kernels, others as TorchEngine does."""
+    """Measures CPU tensors with compiled kernels, everything exactly; tensors elsewhere as TorchEngine does.
+
+    Importing this module compiles the kernels, or loads them from numba's cache.
+    """
 
     name = "numba"
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def warm_up(self) -> None:
+        """Take the usual paths once."""
+        super().warm_up()
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            self.count(torch.ones(9, dtype=dtype), dtype)
+
+    def health(self, t: torch.Tensor, gemm_dtype: torch.dtype) -> Health:
+        """Take the health of `t` as the GEMM reads it; raises UnsupportedDtype."""
+        way = codes.route(t.dtype, gemm_dtype)
+        if t.device.type != "cpu":
+            return super().health(t, gemm_dtype)
+        if t.numel() == 0:
+            return EMPTY
+        if way.source.itemsize == 1:
+            return self.count(t, gemm_dtype).health
+        with torch.no_grad():
+            return extremes.health(t.detach(), way)
+
+    def count(self, t: torch.Tensor, gemm_dtype: torch.dtype) -> Counted:
+        """Count the distinct values of `t` as the GEMM reads it; raises UnsupportedDtype."""
+        way = codes.route(t.dtype, gemm_dtype)
+        if t.device.type != "cpu":
+            return super().count(t, gemm_dtype)
+        with torch.no_grad(), self._scratch() as scratch:
+            return histogram.count(t.detach(), way, scratch)
+
+    def error_sums(
+        self,
+        values: npt.NDArray[np.float32],
+        counts: npt.NDArray[np.int64],
+        requests: Sequence[tuple[np.float32, Format]],
+    ) -> list[ErrorSums]:
+        """Return the error sums of a histogram for each (scale, format)."""
+        return sums.of_histogram(values, counts, requests)
+
+    def tensor_error_sums(
+        self, t: torch.Tensor, requests: Sequence[tuple[np.float32, Format]], counted: Counted | None = None
+    ) -> list[ErrorSums]:
+        """Return the error sums of an FP32 or FP64 tensor from its FP32 values; see Engine."""
+        counted = counted or self.count(t, torch.float32)
+        low = self.error_sums(counted.values, counted.counts, requests)
+        with torch.no_grad():
+            blocks = layout.flat_blocks(layout.storage_order(t.detach().cpu()), aligned=False)
+            exact = sums.of_values((block.to(torch.float32).numpy() for block in blocks), requests)
+        return [
+            replace(e, n_low=b.n_low, low_sum_x2=b.low_sum_x2, low_sum_err2=b.low_sum_err2)
+            for e, b in zip(exact, low, strict=True)
+        ]
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Scratch]:
+        """Lend this thread's tables; they are dropped when an exception may have left counts in them."""
+        scratch = getattr(self._local, "scratch", None)
+        self._local.scratch = None
+        scratch = scratch or Scratch()
+        yield scratch
+        self._local.scratch = scratch

@@ -113,6 +113,10 @@ def exact_health(values: torch.Tensor, source: torch.dtype, read_as: torch.dtype
     magnitude = torch.where(torch.isfinite(x), x.abs(), 0.0)
     zero = x == 0
     amin = torch.where(magnitude > 0, magnitude, torch.inf).amin()
-    counts = [zero, zero & x.signbit(), x.isnan(), torch.isposinf(x), torch.isneginf(x)]
-    numbers = torch.stack([*(c.sum().double() for c in counts), amin.double(), magnitude.amax().double()]).tolist()
-    return Health(values.numel(), *map(int, numbers[:5]), numbers[5] if np.isfinite(numbers[5]) else None, numbers[6])
+    flags = (zero, zero & x.signbit(), x.isnan(), torch.isposinf(x), torch.isneginf(x))
+    # One transfer from a device; float64 holds every count and every float32.
+    numbers = torch.stack([*(flag.sum().double() for flag in flags), amin.double(), magnitude.amax().double()])
+    *counts, smallest, largest = numbers.tolist()
+    n_zero, n_neg_zero, n_nan, n_posinf, n_neginf = map(int, counts)
+    smallest = smallest if np.isfinite(smallest) else None
+    return Health(values.numel(), n_zero, n_neg_zero, n_nan, n_posinf, n_neginf, smallest, largest)

@@ -1,0 +1,85 @@
+"""The tables one thread counts into, made once and left empty between tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fp8debug.hooks.measure import checksum
+from fp8debug.hooks.measure.counting import count
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+CACHE_LINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """Occurring finite codes and their counts, and what else was found."""
+
+    codes: npt.NDArray[np.uint16]
+    counts: npt.NDArray[np.int64]
+    found: tuple[int, ...]
+    """Zeros, negative zeros, NaN, +Inf, -Inf, smallest non-zero finite magnitude (0: none), largest."""
+
+
+class Scratch:
+    """Tables of one thread, 2.4 MB."""
+
+    def __init__(self) -> None:
+        self._narrow = _aligned(count.CODES, np.uint16)
+        self._wide = _aligned(4 * count.CODES, np.uint32)
+        self._dense = _aligned(count.CODES, np.uint32)
+        self._stage = _aligned(count.STAGE, np.uint16)
+        self._codes = np.empty(count.CODES, np.uint16)
+        self._counts = np.empty(count.CODES, np.int64)
+        self._found = np.empty(7, np.int64)
+        self._unused = np.zeros(2, np.uint64)
+        self.sums = np.zeros(2, np.uint64)
+        """Running sums of the checksum; the caller resets them."""
+
+    def count_codes(self, codes: npt.NDArray[np.uint16], sums: npt.NDArray[np.uint64] | None = None) -> None:
+        """Count 16-bit codes; see `count.count_codes`. Without `sums` the checksum is left alone."""
+        sums = self._unused if sums is None else sums
+        count.count_codes(codes, self._narrow, self._wide, self._dense, sums)
+
+    def count_rounded(self, codes: npt.NDArray[np.uint32], sums: npt.NDArray[np.uint64] | None = None) -> None:
+        """Count FP32 patterns as BF16 ones; see `count.count_rounded`. Without `sums` as in `count_codes`."""
+        sums = self._unused if sums is None else sums
+        count.count_rounded(codes, self._stage, self._narrow, self._wide, self._dense, sums, self._unused)
+
+    def add_checksum(self, data: npt.NDArray[np.uint8]) -> None:
+        """Advance the checksum over bytes at an address divisible by 8; only the last may be no whole words."""
+        whole = data.size // 8 * 8
+        count.fletcher(data[:whole].view(np.uint64), self.sums)
+        if whole < data.size:
+            s1, s2 = checksum.fletcher(data[whole:], int(self.sums[0]), int(self.sums[1]))
+            self.sums[:] = s1, s2
+
+    def checksum(self) -> int:
+        """Return the checksum of what has passed since `sums` was reset."""
+        return checksum.finish(int(self.sums[0]), int(self.sums[1]))
+
+    def take(self) -> npt.NDArray[np.int64]:
+        """Empty the tables into a dense count of every code, (65536,)."""
+        count.drain_wide(self._wide, self._dense)
+        dense = self._dense.astype(np.int64)
+        self._dense[:] = 0
+        return dense
+
+    def take_sparse(self, infinity: int) -> Sparse:
+        """Empty the tables into the list of codes that occur; `infinity` is the code of +Inf."""
+        count.drain_wide(self._wide, self._dense)
+        size = count.extract(self._dense, np.uint16(infinity), self._codes, self._counts, self._found)
+        return Sparse(self._codes[:size].copy(), self._counts[:size].copy(), tuple(self._found.tolist()))
+
+
+def _aligned(size: int, dtype: type[Scalar]) -> npt.NDArray[Scalar]:
+    """Zeros that start at a cache line, so that a line of table codes is a line of memory."""
+    items = size + CACHE_LINE // np.dtype(dtype).itemsize
+    array = np.zeros(items, dtype)
+    skip = -array.ctypes.data % CACHE_LINE // array.itemsize
+    return array[skip : skip + size]

@@ -1,0 +1,190 @@
+"""Compiled error sums, over a histogram and over FP32 memory; the definitions are those of fp8debug.metrics.
+
+The rounding is that of fp8debug.formats.fake_quantize: adding and taking away 2^(e + 23 - m) leaves m bits below the
+leading one. It must not be compiled with fastmath, which would cancel the two; its callers may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fp8debug.formats import Format
+from fp8debug.hooks.measure.counting.jit import kernel
+from fp8debug.metrics import ErrorSums, low_order, n_low_of
+from fp8debug.recipes import scale_inv
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+# Columns of a row of parameters, one row a request.
+SCALE, INVERSE, LARGEST, MIN_NORMAL, FACTOR, THRESHOLD = range(6)
+N_PARAMETERS = 6
+# Columns of a row of results.
+X2, Q2, XQ, ERR2, LOW_X2, LOW_ERR2 = range(6)
+N_SUMS = 6
+
+MANTISSA_BITS = 23
+"""Of FP32."""
+PIECE = 1 << 16
+"""Elements summed at once; adding the sums of pieces keeps the rounding error of long tensors low."""
+
+_EXPONENT = np.uint32(0x7F800000)
+_INF = np.float32(np.inf)
+
+
+@kernel("float32(float32)")
+def _power_of_two(magnitude: np.float32) -> np.float32:
+    """Largest power of two that is not above `magnitude`; 0 for a subnormal."""
+    exponent = np.float32(magnitude).view(np.uint32) & _EXPONENT
+    return np.uint32(exponent).view(np.float32)
+
+
+@kernel("float32(float32, float32[::1])")
+def _round(scaled: np.float32, row: Float32) -> np.float32:
+    """Round a scaled value to the format, saturating; its magnitude only."""
+    magnitude = min(abs(scaled), row[LARGEST])
+    power = max(_power_of_two(magnitude), row[MIN_NORMAL]) * row[FACTOR]
+    rounded: np.float32 = (magnitude + power) - power
+    return rounded
+
+
+@kernel("Tuple((int64, int64, boolean))(float32[::1], int64[::1], float32[::1], int64[::1])")
+def rank(values: Float32, counts: Int64, ranked: Float32, ranked_counts: Int64) -> tuple[int, int, bool]:
+    """Merge the two runs of a histogram in code order into one by magnitude, zeros left out.
+
+    Returns:
+        Number of values kept, elements equal to zero, and whether the histogram was in code order.
+    """
+    middle = 0
+    while middle < values.size and not np.signbit(values[middle]):
+        middle += 1
+    i, j, size, zeros, in_order = 0, middle, 0, 0, True
+    last = np.float32(0)
+    while i < middle or j < values.size:
+        if j == values.size or (i < middle and values[i] <= -values[j]):
+            magnitude, count = values[i], counts[i]
+            i += 1
+        else:
+            magnitude, count = -values[j], counts[j]
+            j += 1
+        if magnitude == 0:
+            zeros += count
+            continue
+        in_order = in_order and last <= magnitude and magnitude < _INF
+        last = magnitude
+        ranked[size] = magnitude
+        ranked_counts[size] = count
+        size += 1
+    return size, zeros, in_order
+
+
+@kernel("void(float32[::1], int64[::1], int64, float32[:,::1], float64[:,::1], int64[:,::1])")
+def histogram_sums(x: Float32, counts: Int64, n_low: int, parameters: Float32, sums: Float64, lost: Int64) -> None:
+    """Sum over a histogram for each request.
+
+    Args:
+        x: magnitudes, ascending, none zero, (bins,): the sums do not change with the sign.
+        counts: elements of each, (bins,).
+        n_low: elements that the low_ sums cover, from the smallest on.
+        parameters: (requests, N_PARAMETERS).
+        sums: results, (requests, N_SUMS).
+        lost: results, underflow and overflow, (requests, 2).
+    """
+    for request in range(parameters.shape[0]):
+        row = parameters[request]
+        x2 = q2 = xq = err2 = low_x2 = low_err2 = 0.0
+        underflow, overflow, left = 0, 0, n_low
+        for i in range(x.size):
+            scaled = x[i] * row[SCALE]
+            rounded = _round(scaled, row) * row[INVERSE]
+            value, q, weight = np.float64(x[i]), np.float64(rounded), np.float64(counts[i])
+            square, error = value * value, value - q
+            x2 += weight * square
+            q2 += weight * (q * q)
+            xq += weight * (value * q)
+            err2 += weight * (error * error)
+            taken = min(counts[i], left)
+            left -= taken
+            low_x2 += np.float64(taken) * square
+            low_err2 += np.float64(taken) * (error * error)
+            underflow += counts[i] if rounded == 0 else 0
+            overflow += counts[i] if scaled > row[THRESHOLD] else 0
+        sums[request, X2], sums[request, Q2], sums[request, XQ] = x2, q2, xq
+        sums[request, ERR2], sums[request, LOW_X2], sums[request, LOW_ERR2] = err2, low_x2, low_err2
+        lost[request, 0], lost[request, 1] = underflow, overflow
+
+
+@kernel("UniTuple(float64, 8)(float32[::1], float32[::1])", fastmath=("reassoc", "nsz"))
+def _block_sums(x: Float32, row: Float32) -> tuple[float, float, float, float, int, int, int, int]:
+    x2 = q2 = xq = err2 = 0.0
+    underflow, overflow, finite, nonzero = 0, 0, 0, 0
+    for i in range(x.size):
+        magnitude = abs(x[i])
+        is_finite = magnitude < _INF
+        magnitude = magnitude if is_finite else np.float32(0)
+        scaled = magnitude * row[SCALE]
+        rounded = _round(scaled, row) * row[INVERSE]
+        value, q = np.float64(magnitude), np.float64(rounded)
+        error = value - q
+        x2 += value * value
+        q2 += q * q
+        xq += value * q
+        err2 += error * error
+        finite += int(is_finite)
+        nonzero += int(magnitude != 0)
+        underflow += int((rounded == 0) & (magnitude != 0))
+        overflow += int(scaled > row[THRESHOLD])
+    return x2, q2, xq, err2, underflow, overflow, finite, nonzero
+
+
+def parameter_rows(requests: Sequence[tuple[np.float32, Format]]) -> Float32:
+    """Return what the kernels need of each (scale, format), (requests, N_PARAMETERS)."""
+    rows = np.empty((len(requests), N_PARAMETERS), np.float32)
+    for row, (scale, fmt) in zip(rows, requests, strict=True):
+        threshold = np.float32(fmt.overflow_threshold)
+        if fmt.overflow_at_threshold:  # "beyond the next value below" says "at or beyond"
+            threshold = np.nextafter(threshold, np.float32(0))
+        factor = 2.0 ** (MANTISSA_BITS - fmt.mantissa_bits)
+        row[:] = scale, scale_inv(scale), fmt.max, fmt.min_normal, factor, threshold
+    return rows
+
+
+def of_histogram(values: Float32, counts: Int64, requests: Sequence[tuple[np.float32, Format]]) -> list[ErrorSums]:
+    """Error sums of a histogram for each (scale, format); values in code order are the fast case."""
+    values, counts = np.ascontiguousarray(values, np.float32), np.ascontiguousarray(counts, np.int64)
+    x, weights = np.empty_like(values), np.empty_like(counts)
+    size, n_zero, in_order = rank(values, counts, x, weights)
+    x, weights = x[:size], weights[:size]
+    if not in_order:
+        order = low_order(values)
+        x, weights = np.abs(values[order]), counts[order]
+        n_zero = int(counts[values == 0].sum())
+    n_nonzero = int(weights.sum())
+    n_low = n_low_of(n_nonzero)
+    sums, lost = np.empty((len(requests), N_SUMS)), np.empty((len(requests), 2), np.int64)
+    histogram_sums(x, weights, n_low, parameter_rows(requests), sums, lost)
+    return [
+        ErrorSums(n_zero + n_nonzero, n_nonzero, underflow, overflow, x2, q2, xq, err2, n_low, low_x2, low_err2)
+        for (underflow, overflow), (x2, q2, xq, err2, low_x2, low_err2) in zip(
+            lost.tolist(), sums.tolist(), strict=True
+        )
+    ]
+
+
+def of_values(pieces: Iterable[Float32], requests: Sequence[tuple[np.float32, Format]]) -> list[ErrorSums]:
+    """Error sums of FP32 elements, vectors in any order, for each (scale, format); the low_ sums are left at 0."""
+    rows = parameter_rows(requests)
+    totals = np.zeros((len(requests), 8))
+    for x in pieces:
+        for start in range(0, x.size, PIECE):
+            for row, total in zip(rows, totals, strict=True):
+                total += _block_sums(x[start : start + PIECE], row)
+    found = []
+    for x2, q2, xq, err2, *whole in totals.tolist():
+        underflow, overflow, n, n_nonzero = map(int, whole)
+        found.append(ErrorSums(n, n_nonzero, underflow, overflow, x2, q2, xq, err2))
+    return found
