@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def modules_below(folder: Path, package: str) -> list[str]:
@@ -43,10 +39,6 @@ def test_the_check_can_fail() -> None:
 def test_core_needs_numpy_alone(repository: Path) -> None:
     heavy = {"torch", "duckdb", "pyarrow", "rich", "typer", "numba"}
     assert loaded(["fp8debug", *core_modules(repository)], heavy) == set()
-
-
-def test_command_line_starts_without_the_heavy_packages() -> None:
-    assert loaded(["fp8debug.cli.main"], {"torch", "duckdb", "pyarrow", "numpy", "rich"}) == set()
 
 
 @pytest.mark.parametrize(
