@@ -13,6 +13,7 @@ import duckdb
 
 from fp8debug.analysis import thresholds as rule_thresholds
 from fp8debug.analysis.parts import BadFile, create_stored_views, quote_name
+from fp8debug.analysis.scope import Scope, restrict
 from fp8debug.analysis.views import Views
 from fp8debug.rundir import Manifest, RunDir
 
@@ -89,6 +90,7 @@ def open_run(
     thresholds: Mapping[str, float] | None = None,
     memory_limit: str | None = None,
     threads: int | None = None,
+    scope: Scope | None = None,
 ) -> Run:
     """Open a run directory, finished or still being written.
 
@@ -97,10 +99,11 @@ def open_run(
         thresholds: numbers that replace defaults of the rules, by name (see `thresholds.THRESHOLDS`).
         memory_limit: for DuckDB, such as `2GB`; its default is 80 % of the machine.
         threads: for DuckDB; its default is one a core.
+        scope: look at these steps, layers and recipes only.
 
     Raises:
         Fp8DebugError: no such run, an unreadable manifest, or a run of a newer schema.
-        UsageError: an unknown threshold.
+        UsageError: an unknown threshold, or a scope that this run has nothing of.
     """
     numbers = rule_thresholds.resolve(thresholds)
     run_dir = RunDir(Path(path).resolve())
@@ -110,6 +113,8 @@ def open_run(
         # Views stand on views: without the cache each of them reads the same footers again.
         con.execute("set parquet_metadata_cache = true")
         problems, n_parts = create_stored_views(con, run_dir)
+        if scope is not None and n_parts:
+            restrict(con, scope, manifest)
         _create_memory_tables(con, manifest, problems)
         rule_thresholds.set_variables(con, numbers)
     except BaseException:
