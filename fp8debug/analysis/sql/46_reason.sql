@@ -1,6 +1,6 @@
 -- Why an operand is listed, in words, with the healthy value beside each number.
 create or replace macro reason(
-    tensor, fmt, by_gap, by_underflow, by_gain, scale_gap_bits, underflow, underflow_low, overflow, gain, sqnr_db,
+    tensor, fmt, by_gap, by_underflow, by_gain, by_sqnr, scale_gap_bits, underflow, underflow_low, overflow, gain, sqnr_db,
     sqnr_low_db, healthy_sqnr_db, scale_is_frozen, min_scale
 ) as
     concat_ws(
@@ -18,8 +18,12 @@ create or replace macro reason(
             when underflow > getvariable('underflow')
             then format('{} of the non-zero values become zero (healthy: under 1 %)', percent(underflow))
         end,
-        case when by_gain then format('values come back multiplied by {:.3g} (healthy 1)', gain) end,
-        case when sqnr_db is not null then format('SQNR {:.1f} dB (healthy {:.1f})', sqnr_db, healthy_sqnr_db) end,
+        case when by_gain and abs(gain) > 0.005 then format('values come back multiplied by {:.3g} (healthy 1)', gain) end,
+        case
+            when sqnr_db - sqnr_low_db > 3 and not by_sqnr
+            then format('the whole tensor still shows SQNR {:.1f} dB', sqnr_db)
+            when sqnr_db is not null then format('SQNR {:.1f} dB (healthy {:.1f})', sqnr_db, healthy_sqnr_db)
+        end,
         case when scale_is_frozen then format('the scale stayed at {:.4g} while the tensor changed', min_scale) end,
         case
             when tensor = 'w' and abs(scale_gap_bits) > getvariable('gap_bits')

@@ -21,7 +21,7 @@ select
     sqnr_db, worst_sqnr_db, sqnr_low_db, worst_sqnr_low_db, gain, worst_gain, underflow, worst_underflow,
     underflow_low, overflow, worst_overflow, scale_gap_bits, worst_scale_gap_bits, scale_is_frozen,
     reason(
-        tensor, fmt, by_gap, by_underflow, by_gain, scale_gap_bits, underflow, underflow_low, overflow, gain, sqnr_db,
+        tensor, fmt, by_gap, by_underflow, by_gain, by_sqnr, scale_gap_bits, underflow, underflow_low, overflow, gain, sqnr_db,
         sqnr_low_db, healthy_sqnr_db, scale_is_frozen, min_scale
     ) || '; effect on the loss unknown' as reason
 from (
