@@ -25,13 +25,17 @@ FP8_FORMATS = ("HYBRID", *FORMATS)
 MARGIN_LIMIT = 32  # 2^32 covers the whole range of E5M2: more is a slip of the pen
 
 _FLT_MAX = float(np.finfo(np.float32).max)
+_FLT_MAX_ROUNDING = math.ldexp(2.0 - 2.0**-24, 127)  # from here on float64 rounds to an infinite float32
 _ONE = np.float32(1.0)
+_INFINITY = np.float32(math.inf)
 
 
 def scale_inv(scale: np.float32) -> np.float32:
     """float32(1) / scale, rounded once: the factor that undoes the scale. Infinite for scales below 2^-128."""
-    with np.errstate(over="ignore", divide="ignore"):
-        return np.float32(_ONE / scale)
+    if not scale:
+        return _INFINITY
+    inverse = 1.0 / float(scale)  # rounds to float32 as if divided there: 53 >= 2 * 24 + 2 bits
+    return np.float32(inverse) if inverse < _FLT_MAX_ROUNDING else _INFINITY
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from fp8debug.hooks.measure.health import Health, nonfinite_rows
 from fp8debug.hooks.simulation import ScaleInForce, ScaleSimulator
 from fp8debug.hooks.tables import Batch
 from fp8debug.metrics import ErrorSums
-from fp8debug.recipes import CurrentScaling, Recipe, scale_inv
+from fp8debug.recipes import CurrentScaling, Recipe
 from fp8debug.schema import RECORD_KEY
 
 
@@ -142,7 +142,6 @@ class Recorder:
     def _add_scale_rows(self, key: tuple[Any, ...], in_force: Sequence[ScaleInForce]) -> None:
         rows = self.batch.rows["scales"]
         for s in in_force:
-            state = s.state
             rows.append(
                 (
                     *key,
@@ -152,13 +151,13 @@ class Recorder:
                     "simulated",
                     "rank",
                     s.scale,
-                    None if s.scale is None else scale_inv(s.scale),
-                    state.amax_used,
-                    state.history_len,
-                    state.history_zeros,
-                    state.n_rolls,
+                    s.scale_inv,
+                    s.amax_used,
+                    s.history_len,
+                    s.history_zeros,
+                    s.n_rolls,
                     None,
-                    state.set_at_step,
+                    s.set_at_step,
                     s.status,
                 )
             )
@@ -188,10 +187,13 @@ class Recorder:
             rows.append((*key, recipe, fmt.name, alternate, "simulated", scope, scale, *_sum_cells(s), counted.approx))
 
     def _add_values(self, key: tuple[Any, ...], value: torch.Tensor) -> None:
-        flat = value.reshape(-1, value.shape[-1]) if value.dim() else value.reshape(1, 1)
+        shape = (value.shape[:-1].numel(), value.shape[-1]) if value.dim() else (1, 1)
+        # A copy even where nothing is to be converted: the tensor may change, or go, before it is written.
+        host = value.reshape(shape).to("cpu", torch.float32, copy=True).numpy()
         rows = self.batch.rows["values"]
-        for number, row in enumerate(flat.to(torch.float32).cpu().numpy()):
+        for number, row in enumerate(host):
             rows.append((*key, number, row))
+        rows.array_bytes += host.nbytes
 
     def _note_unsupported(self, seen: Observed, key: tuple[Any, ...], reason: str) -> None:
         value = seen.value

@@ -28,7 +28,7 @@ def compile_patterns(patterns: Iterable[str], option: str) -> tuple[re.Pattern[s
             compiled.append(re.compile(pattern))
         except re.error as error:
             raise UsageError(
-                f"{option} {pattern!r} is not a regular expression: {error}; expected Python `re` syntax, "
+                f"{option} '{pattern}' is not a regular expression: {error}; expected Python `re` syntax, "
                 r"for example 'blocks\.[0-3]\.'"
             ) from error
     return tuple(compiled)
@@ -61,7 +61,7 @@ class Selection:
             return "no GEMM layer found: the model has no nn.Linear; only nn.Linear and its subclasses are captured"
         if not self.layers:
             return f"--exclude leaves none of the {len(names)} GEMM layers; loosen it (first layer: {names[0]})"
-        asked = ", ".join(repr(p.pattern) for p in self.layers)
+        asked = ", ".join(f"'{p.pattern}'" for p in self.layers)
         near = nearest(self.layers[0].pattern, names) or list(names[:3])
         return (
             f"--layers {asked} matches none of the {len(names)} GEMM layers (exclude applied); "

@@ -10,23 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from fp8debug.formats import Format
 from fp8debug.hooks.clock import Moment
-from fp8debug.recipes import DelayedScaling, DelayedState, Recipe
+from fp8debug.recipes import DelayedScaling, DelayedState, Recipe, scale_inv
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleInForce:
-    """A simulated scale at one pass; `scale` is None when it cannot be known."""
+class ScaleInForce(NamedTuple):
+    """A simulated scale at one pass, with what the history was at that moment."""
 
     recipe: str
     fmt: Format
     alternate: bool
     scale: np.float32 | None
-    state: DelayedState
+    """None when it cannot be known: an amax is missing from the history."""
+    scale_inv: np.float32 | None
+    amax_used: float | None
+    history_len: int
+    history_zeros: int
+    n_rolls: int
+    set_at_step: int | None
     status: str
 
 
@@ -77,12 +83,12 @@ class ScaleSimulator:
 
 
 def _scales_of(track: _Track) -> list[ScaleInForce]:
-    if track.incomplete:
-        status = "history_incomplete"
-    else:
-        status = "ok" if track.state.n_rolls else "warmup"
-    text = track.recipe.text
-    return [
-        ScaleInForce(text, fmt, alternate, None if track.incomplete else track.state.scale(fmt), track.state, status)
-        for fmt, alternate in track.formats
-    ]
+    state, known = track.state, not track.incomplete
+    status = ("ok" if state.n_rolls else "warmup") if known else "history_incomplete"
+    history = (state.amax_used, state.history_len, state.history_zeros, state.n_rolls, state.set_at_step, status)
+    scales = []
+    for fmt, alternate in track.formats:
+        scale = state.scale(fmt) if known else None
+        inverse = scale_inv(scale) if scale is not None else None
+        scales.append(ScaleInForce(track.recipe.text, fmt, alternate, scale, inverse, *history))
+    return scales
