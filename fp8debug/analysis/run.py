@@ -64,8 +64,12 @@ class Run:
 
     def sql(self, query: str, **parameters: Any) -> duckdb.DuckDBPyRelation:
         """Run one SELECT; `$name` in it is taken from `parameters`. For our own queries: nothing is refused."""
+        return self.prepare(query).sql(query, params=parameters)
+
+    def prepare(self, query: str) -> duckdb.DuckDBPyConnection:
+        """The connection, with the views and macros that `query` names."""
         self._views.require_named_in(query)
-        return self._con.sql(query, params=parameters)
+        return self._con
 
     def table(self, name: str) -> duckdb.DuckDBPyRelation:
         """A view by name."""

@@ -1,9 +1,9 @@
 """Views and macros: one `.sql` file each, shipped as package data, created when they are first named.
 
 A file is `NN_<name>.sql`; it may use files that sort before it. Its first line is a comment that says what the view or
-macro means; comment lines of the form `-- <column>: <meaning>` after it describe columns that the stored tables do
-not have. Creating a view binds everything below it, and all of them together would cost more than most questions:
-hence the laziness.
+macro means; comment lines of the form `-- <column>: <meaning>` after it describe columns that the stored tables do not
+have; a line `-- Internal.` keeps it out of listings. Creating a view binds everything below it, and all of them
+together would cost more than most questions: hence the laziness.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class SqlFile:
     meaning: str
     column_meanings: dict[str, str]
     text: str
+    is_internal: bool
+    """Whether it only serves others."""
     needs: tuple[str, ...]
     """Names of the files it uses, or may use: a column that is called like a macro counts too."""
 
@@ -99,7 +101,9 @@ def _parse(file_name: str, text: str, earlier: dict[str, SqlFile]) -> SqlFile:
     if kind == "macro" and re.search(r"\) as table\b", body):
         kind = "table macro"
     needs = tuple(n for n in earlier if n in _words(body))
-    return SqlFile(name, kind, first.removeprefix("-- "), dict(_COLUMN_LINE.findall(rest)), text, needs)
+    return SqlFile(
+        name, kind, first.removeprefix("-- "), dict(_COLUMN_LINE.findall(rest)), text, "-- Internal." in rest, needs
+    )
 
 
 def _words(sql: str) -> set[str]:

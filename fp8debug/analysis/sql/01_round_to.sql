@@ -1,4 +1,5 @@
 -- A FLOAT rounded to p significant bits, ties to even, subnormals and saturation included.
+-- Internal.
 -- Veltkamp's splitting: q = a*s - (a*s - a) with s = 2^(24-p) + 1, right for every significand. Below the smallest
 -- normal, adding a constant whose last bit is the subnormal step rounds instead. Arguments: split = s, tiny = smallest
 -- normal, shift = 1.5*2^23 subnormal steps, top = largest finite value, all FLOAT.

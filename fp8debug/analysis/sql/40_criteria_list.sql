@@ -1,4 +1,5 @@
 -- Names of the criteria met, as a list.
+-- Internal.
 create or replace macro criteria_list(by_gap, by_underflow, by_overflow, by_gain, by_sqnr) as
     list_filter(
         [

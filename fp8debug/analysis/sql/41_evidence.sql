@@ -1,6 +1,7 @@
 -- What the rules judge: one row a record, recipe and format, with the criteria it meets; what proves nothing is left out.
 -- Left out: evaluation and recomputed passes, records with few non-zeros, the first rolls of simulated delayed scaling.
 -- series: sampled: all criteria, from the error sums | gap: the scale gap alone, at every pass that has one
+-- sqnr_floor: SQNR that rounding alone can give at worst, dB
 -- hit_sqnr: SQNR below what rounding alone can give
 -- hit_gain: values come back too large or too small by more than rounding can make them
 -- hit_gap: scale more bits above that of current scaling than allowed: the largest values are clipped

@@ -1,10 +1,12 @@
 -- One row an operand, step and level: the worst of its judged records. Alternate formats are left out.
+-- Internal.
+-- A table: computed once, when it is first named.
 -- level: hit: the candidate rule | watch: the weaker criteria of the watch list
 -- is_sampled: error sums were taken in this step
 -- has_gap: the scale gap is known in this step
 -- is_hit: a sampled record meets a criterion
 -- is_gap_hit: the scale gap of some pass is too large
-create or replace view operand_steps as
+create or replace temp table operand_steps as
 with leveled as (
     select
         * exclude (alternate),

@@ -1,4 +1,5 @@
 -- One row an operand and level with criteria met in any step: how often, and typical and worst values of those steps.
+-- Internal.
 -- The error criteria are counted over sampled steps, the gap also over all steps that have one; either suffices.
 -- Typical values are medians over the steps that hit: one spike does not set them, healthy steps do not dilute them.
 -- A table: computed once, when it is first named.

@@ -1,4 +1,5 @@
 -- Why an operand is listed, in words, with the healthy value beside each number.
+-- Internal.
 create or replace macro reason(
     tensor, fmt, by_gap, by_underflow, by_gain, by_sqnr, scale_gap_bits, underflow, underflow_low, overflow, gain, sqnr_db,
     sqnr_low_db, healthy_sqnr_db, scale_is_frozen, min_scale

@@ -1,5 +1,6 @@
 -- Hits that are no candidate: one line a step and recipe.
 -- n_operands: operands that hit in this step
+-- db_lost: largest over those operands
 -- message: the step in words, its worst operands named
 create or replace view isolated_hits as
 with isolated as (

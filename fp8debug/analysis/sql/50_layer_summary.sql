@@ -9,6 +9,17 @@
 -- scale_gap_bits: median over records
 -- amax: largest over records
 -- db_lost: median over records
+-- first_step: first sampled step
+-- last_step: last sampled step
+-- worst_sqnr_low_db: smallest over records
+-- rel_l2: median over records
+-- cosine: median over records
+-- gain: median over records; 1 is right
+-- worst_underflow: largest over records
+-- worst_overflow: largest over records
+-- max_scale_gap_bits: largest over records
+-- amin: smallest over records
+-- worst_db_lost: largest over records
 create or replace view layer_summary as
 select
     recipe, fmt, alternate, layer, tensor, any_value(source) as source,
