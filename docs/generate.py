@@ -126,26 +126,31 @@ def view_columns(run: Run, file: SqlFile) -> list[tuple[str, str]]:
 def meaning_of(column: str, file: SqlFile) -> tuple[str, str]:
     """Meaning and unit of a view's column, from the nearest place that says it; two empty strings when none does.
 
-    The view's own comments, then those of the views it is made of, then the stored table of the same name, then any.
+    The view's own comments, then those of the views it is made of, then the stored tables, then any view that has one.
     """
-    if column in file.column_meanings:
-        return file.column_meanings[column], ""
-    known = sql_files()
-    below = [known[name] for name in file.needs if "macro" not in known[name].kind]
-    tables = sorted(schema.TABLES.values(), key=lambda table: table.name != file.name)
-    for other in reversed(below):
-        found = meaning_of(column, other) if _mentions(other, column) else ("", "")
-        if found != ("", ""):
-            return found
-    for table in tables:
+    views = [file, *_views_below(file)]
+    for view in views:
+        if column in view.column_meanings:
+            return view.column_meanings[column], ""
+    for table in sorted(schema.TABLES.values(), key=lambda table: table.name not in {view.name for view in views}):
         for stored in table.columns:
             if stored.name == column:
                 return stored.meaning, stored.unit
+    for view in sql_files().values():
+        if column in view.column_meanings:
+            return view.column_meanings[column], ""
     return "", ""
 
 
-def _mentions(file: SqlFile, column: str) -> bool:
-    return column in file.column_meanings or any(_mentions(sql_files()[name], column) for name in file.needs)
+def _views_below(file: SqlFile) -> list[SqlFile]:
+    """The views that `file` is made of, nearest first, macros left out."""
+    below: dict[str, SqlFile] = {}
+    level = [file]
+    while level:
+        level = [sql_files()[name] for view in level for name in reversed(view.needs) if name not in below]
+        level = [view for view in level if "macro" not in view.kind]
+        below |= {view.name: view for view in level}
+    return list(below.values())
 
 
 def _prose(file: SqlFile) -> str:

@@ -1,0 +1,112 @@
+"""The documentation says what the code does: generated pages are current, links lead somewhere, examples run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fp8debug import metrics
+from fp8debug.analysis import open_run
+from fp8debug.analysis.thresholds import THRESHOLDS
+from fp8debug.cli.main import VERBS
+from fp8debug.formats import FORMATS
+from fp8debug.recipes import CurrentScaling
+from fp8debug.rundir import Manifest, RunDir
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def blocks(language: str) -> Iterator[tuple[str, str]]:
+    """(page, text) of every fenced block in `language`."""
+    fence = re.compile(rf"^```{language}\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    for page in PAGES:
+        for text in fence.findall(page.read_text(encoding="utf-8")):
+            yield page.name, text
+
+
+def anchors(page: Path) -> set[str]:
+    """What `#…` may follow a link to the page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_generated_pages_are_current() -> None:
+    command = [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_verb_is_in_the_reference() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert [v.name for v in VERBS if not v.hidden] == re.findall(r"^## `fp8debug (\w+)`$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+def test_sql_examples_run(tmp_path: Path) -> None:
+    RunDir(tmp_path).write_manifest(Manifest(run_id="docs", command=[], created_at=""))
+    examples = list(blocks("sql"))
+    assert examples
+    with open_run(tmp_path) as run:
+        for _, text in examples:
+            run.sql(text.strip().rstrip(";")).fetchall()
+
+
+def test_python_examples_compile() -> None:
+    for page, text in blocks("python"):
+        compile(text, page, "exec")
+
+
+def test_metrics_page_explains_every_metric(tmp_path: Path) -> None:
+    RunDir(tmp_path).write_manifest(Manifest(run_id="docs", command=[], created_at=""))
+    with open_run(tmp_path) as run:
+        columns = run.table("tensor_errors").columns
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    measured = columns[columns.index("n_nonzero") + 1 : columns.index("amin")]
+    assert {"sqnr_db", "gain", "overflow"} < set(measured)
+    assert [name for name in [*measured, "amin", "amax", "scale_gap_bits"] if f"`{name}`" not in page] == []
+
+
+def table_row(page: str, name: str) -> list[float]:
+    """The numbers of a row of a Markdown table; the minus sign may be a typographic one."""
+    found = re.search(rf"^\| {re.escape(name)} \|(.+)\|$", page, re.MULTILINE)
+    assert found is not None, name
+    return [float(cell.strip().replace("\N{MINUS SIGN}", "-")) for cell in found[1].split("|")]
+
+
+@pytest.mark.parametrize("fmt", sorted(FORMATS))
+def test_gap_table_of_the_metrics_page_is_measured(fmt: str) -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    normal = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
+    bits = normal.view(np.uint32)
+    rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    histogram = metrics.RankedHistogram(*np.unique(rounded, return_counts=True))
+    current = CurrentScaling().scale(float(np.abs(rounded).max()), FORMATS[fmt])
+    for gap, told in zip(table_row(page, "gap, bits"), table_row(page, f"{fmt} `sqnr_db`"), strict=True):
+        sums = histogram.error_sums(np.float32(current * 2.0**gap), FORMATS[fmt])
+        assert metrics.sqnr_db(sums) == pytest.approx(told, abs=0.06)
+
+
+def test_healthy_values_of_the_metrics_page_are_those_of_the_rules() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    told = re.search(r"31\.5 in E4M3, 25\.6 in E5M2", page)
+    assert told is not None
+    assert THRESHOLDS["baseline_e4m3"].default == 31.5 and THRESHOLDS["baseline_e5m2"].default == 25.6
+    assert THRESHOLDS["sqnr_floor_e4m3"].default == 24.6 and THRESHOLDS["sqnr_floor_e5m2"].default == 19.1
+    assert "24.6 dB (E4M3) or 19.1 dB (E5M2)" in page
