@@ -6,7 +6,7 @@ The only module that knows the names of all settings in all sources; what it can
 from __future__ import annotations
 
 import os
-import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from fp8debug.errors import UsageError, nearest
 
 PREFIX = "FP8DEBUG_"
 RUN_DIR_VARIABLE = "FP8DEBUG_RUN_DIR"
+"""Set by a launcher for all the ranks that it starts; stronger than FP8DEBUG_OUT."""
 CONFIG_VARIABLE = "FP8DEBUG_CONFIG"
 
 
@@ -29,14 +30,12 @@ class _Setting:
     """Its name in a configuration file; `--<key>` on the command line, FP8DEBUG_<KEY> in the environment."""
     parse: Callable[[Any], Any]
     """From a string or a TOML value to the field's type; raises BadValue or UsageError."""
-    variable: str = ""
-    """Its name in the environment where that is another one."""
     in_file: bool = True
     """Whether a file may set it: what holds for one start only may not."""
 
     @property
     def environment(self) -> str:
-        return self.variable or PREFIX + self.key.replace("-", "_").upper()
+        return PREFIX + self.key.replace("-", "_").upper()
 
 
 SETTINGS = {
@@ -50,13 +49,13 @@ SETTINGS = {
     "recipes": _Setting("recipe", config.parse_recipes),
     "rolls": _Setting("rolls", config.parse_choice(*config.ROLLS)),
     "engine": _Setting("engine", config.parse_choice(*config.ENGINES)),
-    "out": _Setting("out", config.parse_text, variable=RUN_DIR_VARIABLE),
+    "out": _Setting("out", config.parse_text),
     "name": _Setting("name", config.parse_text),
     "force": _Setting("force", config.parse_flag, in_file=False),
     "list_layers": _Setting("list-layers", config.parse_flag, in_file=False),
     "quiet": _Setting("quiet", config.parse_flag),
 }
-"""Field of `CaptureOptions` to how it is written. A launcher names the run directory for all the ranks it starts."""
+"""Field of `CaptureOptions` to how it is written."""
 
 
 def load_options(
@@ -87,16 +86,11 @@ def load_options(
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    known = {setting.environment: field for field, setting in SETTINGS.items()}
-    values: dict[str, Any] = {}
-    for variable in sorted(environment):
-        if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE or not environment[variable]:
-            continue
-        if variable not in known:
-            raise _unknown("environment", variable, [*known, CONFIG_VARIABLE])
-        field = known[variable]
-        values[field] = _parsed(SETTINGS[field], variable, environment[variable])
-    return values
+    known = {setting.environment: field for field, setting in SETTINGS.items()} | {RUN_DIR_VARIABLE: "out"}
+    ours = {name for name, value in environment.items() if name.startswith(PREFIX) and value} - {CONFIG_VARIABLE}
+    for variable in sorted(ours - set(known)):
+        raise _unknown("environment", variable, [*known, CONFIG_VARIABLE])
+    return {field: _parsed(SETTINGS[field], name, environment[name]) for name, field in known.items() if name in ours}
 
 
 def _from_file(named: str | None, folder: Path) -> dict[str, Any]:
@@ -136,10 +130,6 @@ def _as_table(path: Path, table: object) -> dict[str, Any]:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -151,7 +141,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _unknown(source: str, key: str, known: list[str]) -> UsageError:
-    near = nearest(key, known)
+    bare = {name.removeprefix(PREFIX): name for name in known}
+    near = [bare[name] for name in nearest(key.removeprefix(PREFIX), bare)]
     hint = f"did you mean {' or '.join(near)}" if near else f"expected one of {', '.join(known)}"
     return UsageError(f"{source}: unknown setting {key!r}; {hint}")
 

@@ -10,10 +10,8 @@ import typer
 
 def attach(
     ctx: typer.Context,
-    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="What python would run.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="The script's own, whatever they look like.")
-    ] = None,
+    script: Annotated[str, typer.Argument(help="What python would run.")],
+    args: Annotated[list[str] | None, typer.Argument(help="The script's own, whatever they look like.")] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as in python -m.")] = False,
     layers: Annotated[
         list[str] | None,
@@ -55,7 +53,7 @@ def attach(
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option("--out", metavar="DIR", help="Run directory; also FP8DEBUG_RUN_DIR. [fp8debug-runs/SCRIPT-TIME]"),
+        typer.Option("--out", metavar="DIR", help="Run directory. [FP8DEBUG_RUN_DIR, else fp8debug-runs/SCRIPT-TIME]"),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="A name for the run.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Rename a run that is in the run directory already.")] = False,
@@ -104,7 +102,7 @@ def attach(
         target = find_target(script, module=module)
         from fp8debug.cli.watch import Watch  # torch: only once everything cheap is in order
 
-        return Watch(target, arguments or (), options).start()
+        return Watch(target, args or (), options).start()
 
     # Called by main() outside the parser, which would turn a KeyboardInterrupt of the script into an exit code.
     ctx.obj.append(launch)

@@ -93,7 +93,7 @@ def _set_first_path(target: Target) -> None:
     else:
         first = os.path.dirname(os.path.realpath(target.given))
     # Under -P, -I or PYTHONSAFEPATH the interpreter adds no entry, neither for our own start nor for a script.
-    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+    if not (sys.flags.isolated or sys.flags.safe_path):
         sys.path[0] = first
     elif target.kind == "container":
         sys.path.insert(0, first)

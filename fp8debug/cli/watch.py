@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from fp8debug.cli.exit_codes import ExitCode
 from fp8debug.cli.runner import hide_own_frames, load, run
@@ -16,7 +17,9 @@ from fp8debug.cli.termination import saving_on_sigterm
 from fp8debug.config import CaptureOptions
 from fp8debug.hooks.autoattach import AutoAttach, StopBeforeTraining
 from fp8debug.hooks.launch import rank_and_world
-from fp8debug.hooks.session import CloseSummary
+
+if TYPE_CHECKING:
+    from fp8debug.hooks.session import CloseSummary
 
 NOTHING_RAN = (
     "no model with nn.Linear layers ran in this process; processes that a script starts are not watched: "

@@ -1,0 +1,82 @@
+"""The shell around the verbs: help, version, errors, exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fp8debug
+from fp8debug.cli import main as shell
+from fp8debug.cli.exit_codes import ExitCode
+from fp8debug.cli.main import VERBS, main
+from fp8debug.errors import Fp8DebugError, UsageError
+
+
+def test_help_lists_every_verb_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == ExitCode.DONE
+    out, err = capsys.readouterr()
+    for verb in VERBS:
+        assert (f"  {verb.name} " in out) is not verb.hidden
+        assert (verb.summary in out) is not verb.hidden
+    assert err == ""
+
+
+@pytest.mark.parametrize("verb", [v for v in VERBS if not v.hidden], ids=lambda v: v.name)
+def test_line_in_the_help_is_the_verbs_own(verb: shell.Verb) -> None:
+    function = getattr(importlib.import_module(f"fp8debug.cli.{verb.module}"), verb.module)
+    assert (inspect.getdoc(function) or "").splitlines()[0] == verb.summary
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == ExitCode.DONE
+    assert capsys.readouterr().out == f"fp8debug {fp8debug.__version__}\n"
+
+
+def test_no_command_shows_the_help_and_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == ExitCode.USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "attach" in err
+
+
+@pytest.mark.parametrize("arguments", [["atach"], ["--verison"], ["attach", "--no-such-option"]])
+def test_mistyped_command_or_option(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == ExitCode.USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert arguments[-1] in err
+
+
+@pytest.mark.parametrize(("error", "code"), [(Fp8DebugError("no such run"), 1), (UsageError("bad value"), 2)])
+def test_errors_for_users_are_one_line(
+    error: Fp8DebugError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verb() -> None:
+        raise error
+
+    monkeypatch.setattr(shell, "_load", lambda _: verb)
+    assert main(["runs"]) == code
+    assert capsys.readouterr() == ("", f"fp8debug: {error}\n")
+
+
+def test_bugs_are_not_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def verb() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(shell, "_load", lambda _: verb)
+    with pytest.raises(ZeroDivisionError):
+        main(["runs"])
+
+
+def test_python_m_is_the_console_script(tmp_path: Path) -> None:
+    script = Path(sys.executable).with_name("fp8debug")
+    ran = [
+        subprocess.run([*command, "--help"], capture_output=True, cwd=tmp_path, check=True).stdout
+        for command in ([sys.executable, "-m", "fp8debug"], [str(script)])
+    ]
+    assert ran[0] == ran[1]
