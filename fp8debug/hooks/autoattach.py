@@ -6,6 +6,7 @@ optimizer shows up whose parameters belong to no model we know.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -61,6 +62,7 @@ class AutoAttach:
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._found: list[FoundLayer] = []
         self._failed = False
+        self._process = os.getpid()
 
     def start(self) -> None:
         """Check the options and begin to wait for a model.
@@ -69,10 +71,9 @@ class AutoAttach:
             Fp8DebugError: a bad option, or a run directory that is in use.
         """
         self._plan = CapturePlan.from_options(self._options)
-        _, world = rank_and_world()
-        check_run_path(
-            resolve_run_path(self._options.out, self._script, self._options.name, world), force=self._options.force
-        )
+        rank, world = rank_and_world()
+        path = resolve_run_path(self._options.out, self._script, self._options.name, world)
+        check_run_path(path, force=self._options.force, rank=rank, world=world)
         self._find_again()
 
     def flush(self) -> None:
@@ -95,7 +96,10 @@ class AutoAttach:
             self._finder = None
 
     def _on_module_call(self, module: nn.Module, args: Any) -> None:
-        if module in self._known or in_backward() or torch.jit.is_tracing():
+        if module in self._known or in_backward() or torch._C._is_tracing():
+            return
+        if os.getpid() != self._process or (self._session is not None and not self._session.active):
+            self._stop_finding()  # a forked worker, or we are disabled
             return
         try:
             if next(module.parameters(), None) is None:
@@ -106,22 +110,36 @@ class AutoAttach:
 
     def _attach_roots(self, roots: Sequence[nn.Module]) -> None:
         assert self._plan is not None
-        fresh = [r for r in roots if r not in self._known]
-        prefixes = _prefixes(fresh, n_before=0 if self._session is None else self._session.n_roots)
-        found = [(r, p, ModuleBackend().find(r, p)) for r, p in zip(fresh, prefixes, strict=True)]
-        layers = [layer for _, _, below in found for layer in below]
+        found = self._find_new_layers(roots)
+        layers = [layer for below in found for layer in below]
         if self._options.list_layers:
             self._list_and_stop(layers)
         if not any(self._plan.selection.takes(layer.name) for layer in (*self._found, *layers)):
-            if not any(map(is_trainable, fresh)):
-                return
-            raise StopBeforeTraining(2, self._plan.selection.explain_no_match([layer.name for layer in layers]))
-        session = self._open()
-        for root, prefix, _ in found:
-            session.attach_model(root, prefix)
+            if any(map(is_trainable, roots)):
+                raise StopBeforeTraining(2, self._plan.selection.explain_no_match([layer.name for layer in layers]))
+        elif layers:
+            session = self._open()
+            for below in found:
+                session.attach_layers(below)
+            self._found += layers
+            self._say(matched_line(self._found, self._plan))
+        for root in roots:
             self._known.update(root.modules())
-        self._found += layers
-        self._say(matched_line(self._found, self._plan))
+
+    def _find_new_layers(self, roots: Sequence[nn.Module]) -> list[list[FoundLayer]]:
+        """New GEMM layers of each root that has any: roots may share layers, and wrappers come around known models."""
+        taken = set(self._known)
+        fresh = []
+        for root in roots:
+            new = {m for m in root.modules() if isinstance(m, nn.Linear)} - taken
+            if new:
+                fresh.append((root, new))
+                taken |= new
+        prefixes = _prefixes([r for r, _ in fresh], n_before=0 if self._session is None else self._session.n_roots)
+        return [
+            [layer for layer in ModuleBackend().find(root, prefix) if layer.module in new]
+            for (root, new), prefix in zip(fresh, prefixes, strict=True)
+        ]
 
     def _open(self) -> Session:
         if self._session is None:
@@ -157,7 +175,8 @@ class AutoAttach:
         if self._session is not None:
             self._session.fail(error)
         else:
-            self._say(f"fp8debug: disabled before the first step, the training goes on ({type(error).__name__}: {error})")
+            why = f"{type(error).__name__}: {error}"
+            self._say(f"fp8debug: disabled before the first step, the training goes on ({why})")
 
 
 def _prefixes(fresh: Sequence[nn.Module], n_before: int) -> list[str]:

@@ -74,6 +74,11 @@ class Clock:
         """A gradient has flowed through a layer."""
         self._backward_seen = True
 
+    def weight_gradient(self) -> Moment:
+        """The gradient of a weight has been computed: it belongs to the micro-batch, not to one call of the layer."""
+        self._backward_seen = True
+        return Moment(self.step, self.microbatch, 0, "backward")
+
     def optimizer_stepped(self, *, skipped: bool = False) -> None:
         """An optimizer step has completed, or a GradScaler skipped it."""
         if self._forward_seen:

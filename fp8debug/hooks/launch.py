@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 from collections.abc import Mapping
@@ -9,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from fp8debug.errors import UsageError
-from fp8debug.rundir import LATEST_NAME, RUNS_FOLDER, default_run_path, safe_name
+from fp8debug.rundir import LATEST_NAME, MANIFEST_NAME, RUNS_FOLDER, RunDir, default_run_path, safe_name
 
 RUN_DIR_VARIABLE = "FP8DEBUG_RUN_DIR"
 _RANK_VARIABLES = ("RANK", "SLURM_PROCID")
@@ -53,30 +55,52 @@ def resolve_run_path(out: str | None, script: str, name: str | None, world: int)
     return Path(RUNS_FOLDER) / f"{safe_name(Path(script).stem)}-{safe_name(shared)}"
 
 
-def check_run_path(path: Path, *, force: bool) -> None:
+def check_run_path(path: Path, *, force: bool, rank: int = 0, world: int = 1) -> None:
     """Refuse a path that another run occupies; touches nothing.
 
+    The ranks of one launch come in any order: what the others have put there is no other run.
+
     Raises:
-        UsageError: the directory is not empty and `force` is not given, or the path is a file.
+        UsageError: another run is there and `force` is not given, one is being written, or the path is a file.
     """
     if path.exists() and not path.is_dir():
         raise UsageError(f"--out {path} is a file; expected a directory to create or an empty one")
-    if path.is_dir() and any(path.iterdir()) and not force:
+    is_live = _has_live_writer(path)
+    if is_live and rank == 0:
+        raise UsageError(f"--out {path} is being written by another process; give another --out")
+    if _is_occupied(path, world) and not is_live and not force:
         raise UsageError(
             f"--out {path} is not empty; two runs never mix in one directory: give another --out, or --force to "
             "rename the old one"
         )
 
 
-def prepare_run_path(path: Path, *, force: bool) -> Path | None:
-    """Make the directory. An old run there is renamed when `force`, never deleted; returns its new name.
+def _is_occupied(path: Path, world: int) -> bool:
+    if world > 1:
+        return (path / MANIFEST_NAME).exists()  # rank 0 writes it first of all
+    return path.is_dir() and any(path.iterdir())
+
+
+def _has_live_writer(path: Path) -> bool:
+    try:
+        with RunDir(path).lock_path(0).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no run there, or a file system without locks
+        return False
+    return False
+
+
+def prepare_run_path(path: Path, *, force: bool, rank: int = 0, world: int = 1) -> Path | None:
+    """Make the directory. An old run there is renamed by rank 0 when `force`, never deleted; returns its new name.
 
     Raises:
-        UsageError: the directory is not empty and `force` is not given, or the path is a file.
+        UsageError: as check_run_path.
     """
-    check_run_path(path, force=force)
+    check_run_path(path, force=force, rank=rank, world=world)
     moved = None
-    if path.is_dir() and any(path.iterdir()):
+    if rank == 0 and _is_occupied(path, world):
         moved = _free_name(path.with_name(f"{path.name}.old"), "")
         shutil.move(path, moved)
     path.mkdir(parents=True, exist_ok=True)
@@ -84,13 +108,15 @@ def prepare_run_path(path: Path, *, force: bool) -> Path | None:
 
 
 def point_latest(path: Path) -> None:
-    """Let `<runs folder>/latest` point to `path`."""
+    """Let `<runs folder>/latest` point to `path`, if it is in a runs folder and the file system can."""
     link = path.parent / LATEST_NAME
-    if link.exists() and not link.is_symlink():
+    if path.parent.name != RUNS_FOLDER or (link.exists() and not link.is_symlink()):
         return
     temporary = path.parent / f".{LATEST_NAME}.{os.getpid()}"
-    temporary.symlink_to(path.name)
-    temporary.replace(link)
+    with contextlib.suppress(OSError):  # a convenience: the newest run is also found without it
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(path.name)
+        temporary.replace(link)
 
 
 def _free_name(path: Path, joint: str) -> Path:

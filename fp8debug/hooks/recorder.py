@@ -22,7 +22,6 @@ from fp8debug.metrics import ErrorSums
 from fp8debug.recipes import CurrentScaling, Recipe
 from fp8debug.schema import RECORD_KEY
 
-
 TENSOR_CELL = [column.name for column in RECORD_KEY].index("tensor")
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable
 
-import torch
 from torch import nn
 
 
@@ -69,9 +68,3 @@ def find_roots(called: nn.Module) -> list[nn.Module]:
     own = min(tops, key=lambda m: sum(1 for _ in m.modules()))
     others = [m for m in modules if id(m) not in parents and m is not own and not any(m is t for t in tops)]
     return [own, *(m for m in others if has_gemm(m) and is_trainable(m))]
-
-
-def owns_any(module: nn.Module, parameters: Iterable[torch.Tensor]) -> bool:
-    """Whether any of `parameters` is a parameter of `module`."""
-    wanted = {id(p) for p in parameters}
-    return any(id(p) in wanted for p in module.parameters())

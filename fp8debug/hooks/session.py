@@ -100,11 +100,14 @@ class Session:
 
     def attach_model(self, model: nn.Module, prefix: str = "") -> list[FoundLayer]:
         """Hook the selected layers of `model`; returns all GEMM layers found, selected or not."""
-        found = self._backend.find(model, prefix)
+        return self.attach_layers(self._backend.find(model, prefix))
+
+    def attach_layers(self, found: Sequence[FoundLayer]) -> list[FoundLayer]:
+        """Hook the selected ones of the layers of one model; returns them all."""
         taken = [layer for layer in found if self._plan.selection.takes(layer.name)]
         self._backend.attach(taken, self)
         names = {layer.name for layer in taken}
-        self._manifest.roots.append(prefix.rstrip(".") or type(model).__name__)
+        self._manifest.roots += sorted({layer.root for layer in found})
         self._manifest.layers += [
             LayerInfo(
                 name=layer.name,
@@ -118,7 +121,7 @@ class Session:
             for layer in found
         ]
         self._write_manifest()
-        return found
+        return list(found)
 
     @property
     def n_roots(self) -> int:
@@ -132,10 +135,11 @@ class Session:
         if self.active:
             self._guarded(self.clock.close)
         if self.active:
-            self._guarded(self._note_layers_that_never_fired)
+            self._guarded(self._note_what_is_missing)
             self._guarded(self.flush)
         disabled = self._manifest.status == "disabled"
         self._stop_watching()
+        atexit.unregister(self.close)
         self._guarded(self._writer.close)
         if self._writer.error is not None and not disabled:
             self.fail(self._writer.error)
@@ -148,9 +152,9 @@ class Session:
 
     def abandon(self) -> None:
         """Fall silent without writing: this process is a forked copy of the one that records."""
-        self.active = False
         self._summary = CloseSummary(self.run_dir.path, 0, 0)
         self._stop_watching()
+        atexit.unregister(self.close)
         self._writer.release()
 
     def fail(self, error: Exception) -> None:
@@ -174,10 +178,11 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if kind is None:
+        if kind is None or (isinstance(error, SystemExit) and not error.code):
             self.close()
         else:
-            self.close("failed", f"{kind.__name__}: {error}")
+            status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
+            self.close(status, f"{kind.__name__}: {error}")
 
     # -- for the user -------------------------------------------------------------------------------------------
 
@@ -211,13 +216,11 @@ class Session:
     def observe(self, layer: str, tensor: str, value: torch.Tensor, gemm_dtype: torch.dtype, moment: Moment) -> None:
         """Measure one operand. Of evaluation passes only the first of a sampled step is taken."""
         schedule = self._plan.schedule
-        sampled = schedule.sampled(moment.step)
+        sampled, raw = schedule.sampled(moment.step), schedule.raw(moment.step)
         if moment.pass_ == "eval" and (moment.call or not sampled):
             return
-        self._recorder.record(
-            Observed(layer, tensor, value, gemm_dtype, moment), sampled=sampled, raw=schedule.raw(moment.step)
-        )
-        if self._recorder.batch.n_bytes > MAX_BUFFERED_BYTES:
+        self._recorder.record(Observed(layer, tensor, value, gemm_dtype, moment), sampled=sampled, raw=raw)
+        if (sampled or raw) and self._recorder.batch.n_bytes > MAX_BUFFERED_BYTES:
             self.flush()
 
     def wants_weight(self, layer: str, moment: Moment) -> bool:
@@ -236,21 +239,27 @@ class Session:
         sampled = self._plan.schedule.sampled(finished.step)
         rank = self._rank
         self._recorder.batch.rows["steps"].append_deferred(lambda: _step_row(finished, report, sampled, rank))
-        if time.monotonic() - self._flushed_s > flush_interval_s(time.monotonic() - self._opened_s):
+        now = time.monotonic()
+        is_due = now - self._flushed_s > flush_interval_s(now - self._opened_s)
+        if is_due or self._recorder.batch.n_bytes > MAX_BUFFERED_BYTES:
             self.flush()
 
-    def _note_layers_that_never_fired(self) -> None:
+    def _note_what_is_missing(self) -> None:
+        if self.watch.n_optimizer_steps and not self._n_steps:
+            text = "the optimizer stepped, but every forward was in evaluation mode: call model.train() to record steps"
+            self._recorder.event("evaluation_only", text, step=None)
+            self._problems.append(text)
         silent = [x.name for x in self._manifest.layers if x.matched and x.name not in self._recorder.fired]
         for name in silent:
             self._recorder.event("never_fired", "matched, but its forward hook never ran", step=None, layer=name)
         if silent:
-            self._problems.append(f"{len(silent)} matched layers never ran: {', '.join(silent[:3])} …")
+            more = " …" if len(silent) > 3 else ""
+            self._problems.append(f"{len(silent)} matched layers never ran: {', '.join(silent[:3])}{more}")
 
     def _stop_watching(self) -> None:
         self.active = False
         self._backend.detach()
         self.watch.stop()
-        atexit.unregister(self.close)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
@@ -298,7 +307,7 @@ def _abandon_in_children(session: Session) -> None:
 
     def abandon() -> None:
         live = reference()
-        if live is not None and live.active:
+        if live is not None and live._summary is None:
             live.abandon()
 
     os.register_at_fork(after_in_child=abandon)
@@ -320,12 +329,9 @@ def open_session(
     options = plan.options
     rank, world = rank_and_world()
     path = resolve_run_path(options.out, script, options.name, world)
-    if rank == 0:
-        moved = prepare_run_path(path, force=options.force)
-        if moved is not None:
-            say(f"fp8debug: the old run was renamed to {moved}")
-    else:
-        path.mkdir(parents=True, exist_ok=True)
+    moved = prepare_run_path(path, force=options.force, rank=rank, world=world)
+    if moved is not None:
+        say(f"fp8debug: the old run was renamed to {moved}")
     engine = load_engine(options.engine)
     engine.warm_up()
     manifest = new_manifest(plan, path, command=command, world=world, engine=engine.name)
@@ -333,7 +339,7 @@ def open_session(
         plan, RunDir(path), manifest, engine, ModuleBackend(), say, rank=rank, measure_gradients=measure_gradients
     )
     session.open()
-    if options.out is None and rank == 0:
+    if rank == 0:
         point_latest(path)
     say(f"fp8debug: recording to {path}")
     return session
@@ -410,7 +416,8 @@ def matched_line(found: Sequence[FoundLayer], plan: CapturePlan) -> str:
     names = [layer.name for layer in found]
     line = f"fp8debug: matched {sum(map(plan.selection.takes, names))} of {len(names)} GEMM layers"
     unmatched = plan.selection.unmatched(names)
-    return f"{line}; nothing matched {', '.join(map(repr, unmatched))}" if unmatched else line
+    quoted = ", ".join(f"'{pattern}'" for pattern in unmatched)
+    return f"{line}; nothing matched {quoted}" if unmatched else line
 
 
 def _words(given: str | Iterable[str]) -> tuple[str, ...]:
@@ -423,5 +430,3 @@ def _say_on_stderr(line: str) -> None:
 
 def _silent(line: str) -> None:
     pass
-
-

@@ -47,6 +47,8 @@ class RowBuffer:
     def __init__(self, table: str) -> None:
         self._schema = ARROW_SCHEMAS[table]
         self._rows: list[tuple[Any, ...] | Callable[[], tuple[Any, ...]]] = []
+        self.array_bytes = 0
+        """Memory of the arrays that rows refer to, in bytes."""
 
     @property
     def column_names(self) -> list[str]:
@@ -64,7 +66,7 @@ class RowBuffer:
     @property
     def n_bytes(self) -> int:
         """Rough memory held, in bytes."""
-        return len(self._rows) * _BYTES_PER_ROW
+        return len(self._rows) * _BYTES_PER_ROW + self.array_bytes
 
     def to_arrow(self) -> pa.Table | None:
         """The rows as an Arrow table; None when there is none."""

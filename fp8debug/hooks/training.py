@@ -15,7 +15,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from fp8debug.hooks.clock import Clock
+from fp8debug.hooks.clock import Clock, in_backward
 from fp8debug.hooks.scalars import Scalar, as_scalar
 
 
@@ -65,7 +65,7 @@ class TrainingWatch:
         self._handles: list[RemovableHandle] = []
         self._restore: list[tuple[Any, str, Any, Any]] = []
         self._loss_scale: Scalar = 1.0
-        self._n_optimizer_steps = 0
+        self.n_optimizer_steps = 0
         self.report = StepReport()
         self.on_optimizer: Callable[[torch.optim.Optimizer], None] | None = None
 
@@ -80,6 +80,13 @@ class TrainingWatch:
         self._wrap(torch.nn.utils, "clip_grad_norm_", self._around_clip)
         if torch.nn.utils.clip_grad.clip_grad_norm_ is clip:
             self._wrap(torch.nn.utils.clip_grad, "clip_grad_norm_", self._around_clip)
+        # Called inside by newer versions: reached too by a script that had imported clip_grad_norm_ before we came.
+        for owner, name in (
+            (torch.nn.utils.clip_grad, "_clip_grads_with_norm_"),
+            (torch.nn.utils, "clip_grads_with_norm_"),
+        ):
+            if hasattr(owner, name):
+                self._wrap(owner, name, self._around_clip_with_norm)
 
     def stop(self) -> None:
         """Put everything back that is still ours; safe to call twice."""
@@ -107,6 +114,8 @@ class TrainingWatch:
         self._restore.append((owner, name, original, wrapper))
 
     def _ours(self, note: Callable[..., None], *args: Any) -> None:
+        if not self._handles:  # stopped, but somebody wrapped our wrapper, so that it is still called
+            return
         try:
             note(*args)
         except Exception as error:  # ours, never the training's
@@ -114,7 +123,8 @@ class TrainingWatch:
 
     def _around_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         tensors = args[0] if args else kwargs.get("tensors")
-        self._ours(self._note_loss, tensors)
+        if not in_backward():  # reentrant checkpointing calls backward for its own ends
+            self._ours(self._note_loss, tensors)
         result = original(*args, **kwargs)
         self._clock.backward()
         return result
@@ -136,9 +146,9 @@ class TrainingWatch:
             self._loss_scale = as_scalar(scaler._scale)
 
     def _around_scaler_step(self, original: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:
-        before = self._n_optimizer_steps
+        before = self.n_optimizer_steps
         result = original(scaler, *args, **kwargs)
-        if self._n_optimizer_steps == before:
+        if self.n_optimizer_steps == before:
             self._clock.optimizer_stepped(skipped=True)
         return result
 
@@ -148,6 +158,20 @@ class TrainingWatch:
         norm = original(parameters, *args, **kwargs)
         self._ours(self._note_clip, parameters, norm)
         return norm
+
+    def _around_clip_with_norm(
+        self,
+        original: Callable[..., Any],
+        parameters: Any,
+        max_norm: float,
+        total_norm: torch.Tensor,
+        *rest: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if not isinstance(parameters, torch.Tensor):
+            parameters = list(parameters)
+        self._ours(self._note_clip, parameters, total_norm)
+        return original(parameters, max_norm, total_norm, *rest, **kwargs)
 
     def _note_clip(self, parameters: Any, norm: torch.Tensor) -> None:
         first = parameters if isinstance(parameters, torch.Tensor) else next(iter(parameters), None)
@@ -159,7 +183,7 @@ class TrainingWatch:
             self._ours(self._note_gradients, optimizer)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self._n_optimizer_steps += 1
+        self.n_optimizer_steps += 1
         self._clock.optimizer_stepped()
         self._ours(self._note_optimizer, optimizer)
 
@@ -173,8 +197,8 @@ class TrainingWatch:
     def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if self.report.lr is None:
             lr = optimizer.param_groups[0].get("lr")
-            is_host = isinstance(lr, (int, float)) or (isinstance(lr, torch.Tensor) and lr.device.type == "cpu")
-            self.report.lr = float(lr) if is_host else None
+            if isinstance(lr, (int, float)) or (isinstance(lr, torch.Tensor) and lr.device.type == "cpu"):
+                self.report.lr = float(lr)
         if self.on_optimizer is not None:
             self.on_optimizer(optimizer)
 

@@ -1,4 +1,6 @@
-"""Module hooks on nn.Linear: `x`, `w` and `y` in the forward hook, `dy` by a tensor hook on the output.
+"""Module hooks on nn.Linear: `x`, `w` and `y` in the forward hook, gradients by tensor hooks.
+
+`dy` is taken on the output, `dx` on a view of the input, `dw` on the weight.
 
 No full backward hooks: they break on in-place operations and under torch.func. The forward hook is prepended, so
 that it sees the gathered weight before FSDP2's own hook reshards it.
@@ -6,7 +8,9 @@ that it sees the gathered weight before FSDP2's own hook reshards it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,29 +29,33 @@ class ModuleBackend:
         self._handles: list[RemovableHandle] = []
 
     def find(self, model: nn.Module, prefix: str) -> list[FoundLayer]:
-        """All nn.Linear modules below `model`; a module reached by two names is listed under its first."""
-        return [
-            FoundLayer(
-                name=prefix + (canonical_name(raw) or type(module).__name__),
-                raw_name=raw,
-                root=prefix.rstrip(".") or type(model).__name__,
-                module=module,
-                in_features=module.in_features,
-                out_features=module.out_features,
-            )
-            for raw, module in model.named_modules()
-            if isinstance(module, nn.Linear)
-        ]
+        """All nn.Linear modules below `model`; a module reached by two names is listed under its first.
+
+        Where two layers would share a canonical name, the later one keeps its raw name.
+        """
+        found: dict[str, FoundLayer] = {}
+        for raw, module in model.named_modules():
+            if isinstance(module, nn.Linear):
+                name = prefix + (canonical_name(raw) or type(module).__name__)
+                if name in found:
+                    name = prefix + raw
+                found[name] = FoundLayer(
+                    name=name,
+                    raw_name=raw,
+                    root=prefix.rstrip(".") or type(model).__name__,
+                    module=module,
+                    in_features=module.in_features,
+                    out_features=module.out_features,
+                )
+        return list(found.values())
 
     def attach(self, layers: Sequence[FoundLayer], observer: Observer) -> None:
         """Hook the layers."""
         for layer in layers:
-            hook = ForwardHook(observer, layer.name, id(layer.module))
-            self._handles.append(
-                layer.module.register_forward_hook(hook, prepend=True, with_kwargs=True)  # type: ignore[arg-type]
-            )
+            hook = ForwardHook(observer, layer.name, id(layer.module), self._handles.append)
+            self._handles.append(layer.module.register_forward_hook(hook, prepend=True, with_kwargs=True))
             if "dx" in observer.tensors:
-                self._handles.append(layer.module.register_forward_pre_hook(isolate_input, with_kwargs=True))
+                self._handles.append(layer.module.register_forward_pre_hook(InputIsolation(), with_kwargs=True))
 
     def detach(self) -> None:
         """Remove our hooks and no others."""
@@ -56,30 +64,38 @@ class ModuleBackend:
         self._handles.clear()
 
 
-def isolate_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Give the layer a view of its input, so that the gradient of the view is this GEMM's `dx` and no other's."""
-    if args and isinstance(args[0], torch.Tensor) and args[0].requires_grad:
-        return (args[0].view_as(args[0]), *args[1:]), kwargs
-    return None
+class ModuleHook:
+    """A hook that works on this model alone.
 
-
-class ForwardHook:
-    """Forward hook of one layer.
-
-    A plain object, so that copying or pickling the model works: a copy's hook reports to nobody.
+    In a copy of the model it does nothing, and a pickled model can be loaded where fp8debug is not installed.
     """
 
-    def __init__(self, observer: Observer | None, name: str, layer_id: int) -> None:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return getattr, (contextlib.nullcontext(), "__exit__")  # takes any arguments and returns None
+
+
+class InputIsolation(ModuleHook):
+    """Gives the layer a view of its input, so that the gradient of the view is this GEMM's `dx` and no other's."""
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args and isinstance(args[0], torch.Tensor) and args[0].requires_grad:
+            return (args[0].view_as(args[0]), *args[1:]), kwargs
+        return None
+
+
+class ForwardHook(ModuleHook):
+    """Forward hook of one layer."""
+
+    def __init__(self, observer: Observer, name: str, layer_id: int, keep: Callable[[RemovableHandle], None]) -> None:
         self._observer = observer
         self._name = name
         self._layer_id = layer_id
-
-    def __reduce__(self) -> tuple[type[ForwardHook], tuple[None, str, int]]:
-        return ForwardHook, (None, self._name, self._layer_id)
+        self._keep = keep
+        self._weight: weakref.ref[nn.Parameter] | None = None
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         observer = self._observer
-        if observer is None or not observer.active:
+        if not observer.active:
             return
         try:
             self._observe(observer, module, args[0] if args else kwargs.get("input"), _first_tensor(output))
@@ -103,10 +119,22 @@ class ForwardHook:
             y.register_hook(GradientHook(observer, self._name, "dy", gemm_dtype, moment))
         if "dx" in observer.tensors and x.requires_grad and moment.pass_ != "eval":
             x.register_hook(GradientHook(observer, self._name, "dx", gemm_dtype, moment))
+        if "dw" in observer.tensors and moment.pass_ != "eval":
+            self._watch_weight(observer, module._parameters.get("weight"), gemm_dtype)
+
+    def _watch_weight(self, observer: Observer, weight: torch.Tensor | None, gemm_dtype: torch.dtype) -> None:
+        """Hook a weight that is trained, once for as long as the layer has it."""
+        if not isinstance(weight, nn.Parameter) or not weight.requires_grad:
+            return
+        if self._weight is None or self._weight() is not weight:
+            self._weight = weakref.ref(weight)
+            self._keep(weight.register_hook(WeightGradientHook(observer, self._name, gemm_dtype)))
 
 
 class GradientHook:
     """Tensor hook that reports a gradient under the key of the forward it belongs to."""
+
+    __torch_unserializable__ = True  # saves the warning when somebody saves the tensor
 
     def __init__(self, observer: Observer, layer: str, tensor: str, gemm_dtype: torch.dtype, moment: Moment) -> None:
         self._observer = observer
@@ -123,6 +151,24 @@ class GradientHook:
             observer.clock.backward()
             if self._tensor in observer.tensors:
                 observer.observe(self._layer, self._tensor, gradient, self._gemm_dtype, self._moment)
+        except Exception as error:  # as in ForwardHook
+            observer.fail(error)
+
+
+class WeightGradientHook:
+    """Tensor hook on a weight: reports what one backward adds to its gradient, over all uses of the weight."""
+
+    def __init__(self, observer: Observer, layer: str, gemm_dtype: torch.dtype) -> None:
+        self._observer = observer
+        self._layer = layer
+        self._gemm_dtype = gemm_dtype
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        observer = self._observer
+        if not observer.active:
+            return
+        try:
+            observer.observe(self._layer, "dw", gradient, self._gemm_dtype, observer.clock.weight_gradient())
         except Exception as error:  # as in ForwardHook
             observer.fail(error)
 
