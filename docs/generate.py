@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -19,9 +18,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fp8debug import schema
-from fp8debug.analysis import Run, open_run
+from fp8debug.analysis import open_run
+from fp8debug.analysis.listing import ViewInfo, macros, views_with_columns
 from fp8debug.analysis.thresholds import THRESHOLDS
-from fp8debug.analysis.views import SqlFile, sql_files
+from fp8debug.analysis.views import sql_files
 from fp8debug.cli.exit_codes import ExitCode
 from fp8debug.cli.main import VERBS
 from fp8debug.rundir import Manifest, RunDir
@@ -79,91 +79,48 @@ def schema_page() -> str:
 
 def views_page() -> str:
     """The views and macros a run is opened with, and the numbers the rules compare with."""
-    files = list(sql_files().values())
-    parts = [
+    with tempfile.TemporaryDirectory() as folder:
+        views = views_of_empty_run(Path(folder))
+    called = ((f"`{'from ' if macro.is_table else ''}{macro.signature}`", _prose(macro.name)) for macro in macros())
+    numbers = ((f"`{t.name}`", f"{t.default:.4g}", t.meaning, t.source) for t in THRESHOLDS.values())
+    return (
         f"# Views and macros\n\n{NOTE}\n"
         "What `fp8debug sql` and `fp8debug.open_run` offer. Each is one file of `fp8debug/analysis/sql/`, to be read "
         "and copied from.\n"
-    ]
-    parts.append("\n## Views\n")
-    with tempfile.TemporaryDirectory() as folder, empty_run(Path(folder)) as run:
-        parts += [_view_section(run, file) for file in files if "macro" not in file.kind]
-    parts.append("\n## Macros\n\n")
-    macros = ((_signature(file), _sentence(_prose(file))) for file in files if "macro" in file.kind)
-    parts.append(_table(("macro", "meaning"), ((f"`{signature}`", meaning) for signature, meaning in macros)))
-    parts.append(
-        "\n## Thresholds\n\nThe rules behind `candidates` and `watch` compare with these numbers. In SQL one is "
+        "\n## Views\n"
+        + "".join(map(_view_section, views))
+        + "\n## Macros\n\n"
+        + _table(("macro", "meaning"), called)
+        + "\n## Thresholds\n\nThe rules behind `candidates` and `watch` compare with these numbers. In SQL one is "
         "`getvariable('<name>')`; `open_run(path, thresholds={…})` replaces it.\n\n"
+        + _table(("name", "default", "meaning", "why this number"), numbers)
     )
-    numbers = ((f"`{t.name}`", f"{t.default:.4g}", t.meaning, t.source) for t in THRESHOLDS.values())
-    parts.append(_table(("name", "default", "meaning", "why this number"), numbers))
-    return "".join(parts)
 
 
-def empty_run(folder: Path) -> Run:
-    """A run without records: every view exists and has its columns and types."""
+def views_of_empty_run(folder: Path) -> list[ViewInfo]:
+    """The views of a run without records: they all exist, with their columns and types."""
     RunDir(folder).write_manifest(Manifest(run_id="docs", command=[], created_at=""))
-    return open_run(folder)
+    with open_run(folder) as run:
+        return views_with_columns(run.con)
 
 
-def _view_section(run: Run, file: SqlFile) -> str:
-    columns = view_columns(run, file)
-    stored = schema.TABLES[file.name].column_names if file.name in schema.TABLES else ()
-    own = [(name, kind) for name, kind in columns if name not in stored]
-    text = f"\n### `{file.name}`\n\n{_sentence(_prose(file))}\n"
+def _view_section(view: ViewInfo) -> str:
+    stored = schema.TABLES[view.name].column_names if view.name in schema.TABLES else ()
+    own = [column for column in view.columns if column.name not in stored]
+    text = f"\n### `{view.name}`\n\n{_prose(view.name)}\n"
     if stored:
-        text += f"\nColumns of the stored table [`{file.name}`](schema.md#{file.name}){', and:' if own else '.'}\n"
+        text += f"\nColumns of the stored table [`{view.name}`](schema.md#{view.name}){', and:' if own else '.'}\n"
     if own:
-        text += "\n" + _table(_COLUMNS, ((name, f"`{kind}`", *meaning_of(name, file)) for name, kind in own))
+        text += "\n" + _table(_COLUMNS, ((c.name, f"`{c.type.lower()}`", c.meaning, c.unit) for c in own))
     return text
 
 
-def view_columns(run: Run, file: SqlFile) -> list[tuple[str, str]]:
-    """Names and types of a view's columns."""
-    return [(name, str(kind).lower()) for name, kind, *_ in run.con.execute(f'describe "{file.name}"').fetchall()]
-
-
-def meaning_of(column: str, file: SqlFile) -> tuple[str, str]:
-    """Meaning and unit of a view's column, from the nearest place that says it; two empty strings when none does.
-
-    The view's own comments, then those of the views it is made of, then the stored tables, then any view that has one.
-    """
-    views = [file, *_views_below(file)]
-    for view in views:
-        if column in view.column_meanings:
-            return view.column_meanings[column], ""
-    for table in sorted(schema.TABLES.values(), key=lambda table: table.name not in {view.name for view in views}):
-        for stored in table.columns:
-            if stored.name == column:
-                return stored.meaning, stored.unit
-    for view in sql_files().values():
-        if column in view.column_meanings:
-            return view.column_meanings[column], ""
-    return "", ""
-
-
-def _views_below(file: SqlFile) -> list[SqlFile]:
-    """The views that `file` is made of, nearest first, macros left out."""
-    below: dict[str, SqlFile] = {}
-    level = [file]
-    while level:
-        level = [sql_files()[name] for view in level for name in reversed(view.needs) if name not in below]
-        level = [view for view in level if "macro" not in view.kind]
-        below |= {view.name: view for view in level}
-    return list(below.values())
-
-
-def _prose(file: SqlFile) -> str:
-    """The comment at the head of a file, without the lines that describe columns."""
+def _prose(name: str) -> str:
+    """The comment at the head of a view's or macro's file, without the lines that describe columns."""
+    file = sql_files()[name]
     head = file.text.partition("create or replace ")[0]
     lines = [line.removeprefix("--").strip() for line in head.splitlines() if line.startswith("--")]
-    return " ".join(line for line in lines if line.partition(": ")[0] not in file.column_meanings)
-
-
-def _signature(file: SqlFile) -> str:
-    found = re.search(r"create or replace macro (\w+\(.*?\)) as\b", file.text, re.DOTALL)
-    assert found is not None, file.name
-    return re.sub(r"\s+", " ", found[1])
+    return _sentence(" ".join(line for line in lines if line.partition(": ")[0] not in file.column_meanings))
 
 
 # The command line -------------------------------------------------------------------------------------------------

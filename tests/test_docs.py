@@ -13,6 +13,7 @@ import pytest
 
 from fp8debug import metrics
 from fp8debug.analysis import open_run
+from fp8debug.analysis.listing import views_with_columns
 from fp8debug.analysis.thresholds import THRESHOLDS
 from fp8debug.cli.main import VERBS
 from fp8debug.formats import FORMATS
@@ -46,6 +47,14 @@ def test_generated_pages_are_current() -> None:
 def test_every_verb_is_in_the_reference() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert [v.name for v in VERBS if not v.hidden] == re.findall(r"^## `fp8debug (\w+)`$", text, re.MULTILINE)
+
+
+def test_every_column_of_every_view_has_a_meaning(tmp_path: Path) -> None:
+    RunDir(tmp_path).write_manifest(Manifest(run_id="docs", command=[], created_at=""))
+    with open_run(tmp_path) as run:
+        views = views_with_columns(run.con)
+    assert {view.name for view in views} >= {"steps", "tensors", "tensor_errors", "candidates", "watch"}
+    assert [f"{view.name}.{column.name}" for view in views for column in view.columns if not column.meaning] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
