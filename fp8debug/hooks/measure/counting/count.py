@@ -73,24 +73,28 @@ def _count_narrow(words: Words, table: Table16, sums: Words) -> None:
     sums[0], sums[1] = s1, s2
 
 
+@kernel("void(uint64, uint64, uint32[::1])")
+def _add_run(word: np.uint64, times: np.uint64, tables: Table32) -> None:
+    times32 = np.uint32(times)
+    tables[(word & _LOW) * _4] += times32
+    tables[((word >> _S16) & _LOW) * _4 + _1] += times32
+    tables[((word >> _S32) & _LOW) * _4 + _2] += times32
+    tables[(word >> _S48) * _4 + _3] += times32
+
+
 @kernel("void(uint64[::1], uint32[::1], uint64[::1])")
 def _count_wide(words: Words, tables: Table32, sums: Words) -> None:
     s1, s2, last, run = sums[0], sums[1], _0, _0
-    for i in range(words.size + 1):
-        # One turn more than there are words: it only writes the last run.
-        word = words[i] if i < words.size else ~last
+    for i in range(words.size):
+        word = words[i]
+        s1 += word
+        s2 += s1
         if word == last:
             run += _1
         else:
-            times = np.uint32(run)
-            tables[(last & _LOW) * _4] += times
-            tables[((last >> _S16) & _LOW) * _4 + _1] += times
-            tables[((last >> _S32) & _LOW) * _4 + _2] += times
-            tables[(last >> _S48) * _4 + _3] += times
+            _add_run(last, run, tables)
             last, run = word, _1
-        if i < words.size:
-            s1 += word
-            s2 += s1
+    _add_run(last, run, tables)
     sums[0], sums[1] = s1, s2
 
 
@@ -141,9 +145,9 @@ def drain_wide(tables: Table32, dense: Table32) -> None:
             tables[line * 16 : line * 16 + 16] = 0
 
 
-@kernel("void(uint16[::1], uint16[::1], uint32[::1], uint32[::1], uint64[::1])")
-def count_codes(codes: Codes16, narrow: Table16, wide: Table32, dense: Table32, sums: Words) -> None:
-    """Count codes and advance the checksum of their memory.
+@kernel("boolean(uint16[::1], uint16[::1], uint32[::1], uint32[::1], uint64[::1])")
+def count_codes(codes: Codes16, narrow: Table16, wide: Table32, dense: Table32, sums: Words) -> bool:
+    """Count codes and advance the checksum of their memory; return whether anything is in `wide` now.
 
     Args:
         codes: (n,), n < 2^31, at an address divisible by 8; only the last call of a tensor may have n % 4 != 0.
@@ -153,6 +157,7 @@ def count_codes(codes: Codes16, narrow: Table16, wide: Table32, dense: Table32, 
         sums: the two sums of the checksum.
     """
     whole = codes.size // 4 * 4
+    used_wide = False
     for start in range(0, whole, CHUNK):
         chunk = codes[start : min(start + CHUNK, whole)]
         words = chunk.view(np.uint64)
@@ -163,6 +168,7 @@ def count_codes(codes: Codes16, narrow: Table16, wide: Table32, dense: Table32, 
                 continue
             sums[0], sums[1] = before, before2
         _count_wide(words, wide, sums)
+        used_wide = True
     if whole < codes.size:
         word = _0
         for i in range(whole, codes.size):
@@ -170,19 +176,23 @@ def count_codes(codes: Codes16, narrow: Table16, wide: Table32, dense: Table32, 
             word |= _U64(codes[i]) << _U64(16 * (i - whole))
         sums[0] += word
         sums[1] += sums[0]
+    return used_wide
 
 
-@kernel("void(uint32[::1], uint16[::1], uint16[::1], uint32[::1], uint32[::1], uint64[::1], uint64[::1])")
+@kernel("boolean(uint32[::1], uint16[::1], uint16[::1], uint32[::1], uint32[::1], uint64[::1], uint64[::1])")
 def count_rounded(
     codes: Codes32, stage: Codes16, narrow: Table16, wide: Table32, dense: Table32, sums: Words, unused: Words
-) -> None:
+) -> bool:
     """Count FP32 patterns as the BF16 ones they round to, and advance the checksum of the FP32 memory.
+
+    Returns whether anything is in `wide` now.
 
     Args:
         codes: (n,), as in `count_codes` with n % 2.
         stage: buffer, (STAGE,).
         unused: (2,), overwritten.
     """
+    used_wide = False
     for start in range(0, codes.size, CHUNK):
         chunk = codes[start : start + CHUNK]
         round_bf16(chunk[:STAGE], stage)
@@ -200,6 +210,7 @@ def count_rounded(
             if not is_narrow or _drain_narrow(narrow, dense, whole):
                 break
             is_narrow = False
+        used_wide |= not is_narrow
         round_bf16(chunk[whole:], stage)
         for i in range(chunk.size - whole):
             dense[stage[i]] += np.uint32(1)
@@ -208,6 +219,7 @@ def count_rounded(
     if codes.size % 2:
         sums[0] += _U64(codes[codes.size - 1])
         sums[1] += sums[0]
+    return used_wide
 
 
 @kernel("int64(uint32[::1], uint16, uint16[::1], int64[::1], int64[::1])")

@@ -17,46 +17,52 @@ CHUNK = 1 << 20
 """Elements of a temporary, where one is needed."""
 
 
+class _Scan:
+    """What the scans of all pieces of a tensor, cast to one dtype, have found."""
+
+    def __init__(self, t: torch.Tensor, dtype: torch.dtype) -> None:
+        self.infinity = codes.INFINITY[dtype]
+        scan_piece = scan.scan16 if dtype.itemsize == 2 else scan.scan32
+        self.largest, self.smallest = 0, 1 << 33
+        self.zeros = self.negative_zeros = self.nans = self.above = self.below = 0
+        for bits in _pieces(t, dtype):
+            largest, below_smallest, zeros, negative_zeros = scan_piece(bits)
+            self.largest = max(self.largest, largest)
+            self.smallest = min(self.smallest, below_smallest + 1)
+            self.zeros += zeros
+            self.negative_zeros += negative_zeros
+        if self.largest >= self.infinity:
+            self._look_at_nonfinite(t, dtype)
+
+    def _look_at_nonfinite(self, t: torch.Tensor, dtype: torch.dtype) -> None:
+        """Count them, and find the largest pattern below."""
+        narrow = dtype.itemsize == 2
+        self.largest = 0
+        for bits in _pieces(t, dtype):
+            if narrow:
+                largest, nans, above, below = scan.nonfinite16(bits, np.uint16(self.infinity))
+            else:
+                largest, nans, above, below = scan.nonfinite32(bits, np.uint32(self.infinity))
+            self.largest = max(self.largest, largest)
+            self.nans += nans
+            self.above += above
+            self.below += below
+
+
 def health(t: torch.Tensor, way: codes.Route) -> Health:
     """Take the health of a detached CPU tensor of 2, 4 or 8 bytes an element, not empty."""
-    if way.source is not torch.float32 or way.health_of_source:
-        return _health_as(t, way.source)
-    largest, smallest, zeros, negative = _scan(t, torch.float32)
-    to_zero, to_infinity = codes.ROUNDING_LIMITS[way.counted]
-    if smallest <= to_zero or largest >= to_infinity:
-        return _health_as(t, way.counted)
-    # Nothing is rounded out of the finite non-zero numbers: the extremes are the rounded extremes.
-    amin = None if smallest >= to_infinity else codes.round_pattern(smallest, way.counted)
-    return Health(t.numel(), zeros, negative, 0, 0, 0, amin, codes.round_pattern(largest, way.counted))
-
-
-def _health_as(t: torch.Tensor, dtype: torch.dtype) -> Health:
-    """Health of the elements cast to `dtype`."""
-    infinity = codes.INFINITY[dtype]
-    largest, smallest, zeros, negative = _scan(t, dtype)
-    nans = above = below = 0
-    if largest >= infinity:
-        largest, nans, above, below = _count_nonfinite(t, dtype)
-    amin = codes.value_of(smallest, dtype) if smallest < infinity else None
-    return Health(t.numel(), zeros, negative, nans, above, below, amin, codes.value_of(largest, dtype))
-
-
-def _scan(t: torch.Tensor, dtype: torch.dtype) -> tuple[int, int, int, int]:
-    """Largest and smallest non-zero pattern (beyond every pattern: none), zeros, negative zeros."""
-    scan_block = scan.scan16 if dtype.itemsize == 2 else scan.scan32
-    found = [scan_block(bits) for bits in _pieces(t, dtype)]
-    largest, smallest, zeros, negative = zip(*found, strict=True)
-    return max(largest), min(smallest) + 1, sum(zeros), sum(negative)
-
-
-def _count_nonfinite(t: torch.Tensor, dtype: torch.dtype) -> tuple[int, int, int, int]:
-    """Largest finite pattern, NaN, +Inf, -Inf."""
-    if dtype.itemsize == 2:
-        found = [scan.nonfinite16(bits, np.uint16(codes.INFINITY[dtype])) for bits in _pieces(t, dtype)]
-    else:
-        found = [scan.nonfinite32(bits, np.uint32(codes.INFINITY[dtype])) for bits in _pieces(t, dtype)]
-    largest, nans, above, below = zip(*found, strict=True)
-    return max(largest), sum(nans), sum(above), sum(below)
+    found = _Scan(t, way.source)
+    value_of, dtype = codes.value_of, way.source
+    if not way.health_of_source and way.counted is not way.source:
+        to_zero, to_infinity = codes.ROUNDING_LIMITS[way.counted]
+        dtype = way.counted
+        if found.smallest <= to_zero or found.largest >= to_infinity:
+            found = _Scan(t, way.counted)
+        else:  # rounding makes no zero and no infinity: the extremes when rounded are the rounded extremes
+            value_of = codes.round_pattern
+    amin = value_of(found.smallest, dtype) if found.smallest < found.infinity else None
+    counts = found.zeros, found.negative_zeros, found.nans, found.above, found.below
+    return Health(t.numel(), *counts, amin, value_of(found.largest, dtype))
 
 
 def _pieces(t: torch.Tensor, dtype: torch.dtype) -> Iterator[npt.NDArray[Any]]:

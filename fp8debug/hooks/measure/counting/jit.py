@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 
@@ -21,9 +21,8 @@ def kernel(signature: str, *, fastmath: Iterable[str] = ()) -> Callable[[Functio
 
     def compile_(function: Function) -> Function:
         try:
-            compiled: Function = numba.njit(signature, cache=True, **options)(function)
+            return cast(Function, numba.njit(signature, cache=True, **options)(function))
         except (OSError, RuntimeError):
-            compiled = numba.njit(signature, **options)(function)
-        return compiled
+            return cast(Function, numba.njit(signature, **options)(function))
 
     return compile_

@@ -38,18 +38,21 @@ class Scratch:
         self._counts = np.empty(count.CODES, np.int64)
         self._found = np.empty(7, np.int64)
         self._unused = np.zeros(2, np.uint64)
+        self._used_wide = False
         self.sums = np.zeros(2, np.uint64)
         """Running sums of the checksum; the caller resets them."""
 
     def count_codes(self, codes: npt.NDArray[np.uint16], sums: npt.NDArray[np.uint64] | None = None) -> None:
         """Count 16-bit codes; see `count.count_codes`. Without `sums` the checksum is left alone."""
         sums = self._unused if sums is None else sums
-        count.count_codes(codes, self._narrow, self._wide, self._dense, sums)
+        self._used_wide |= count.count_codes(codes, self._narrow, self._wide, self._dense, sums)
 
     def count_rounded(self, codes: npt.NDArray[np.uint32], sums: npt.NDArray[np.uint64] | None = None) -> None:
         """Count FP32 patterns as BF16 ones; see `count.count_rounded`. Without `sums` as in `count_codes`."""
         sums = self._unused if sums is None else sums
-        count.count_rounded(codes, self._stage, self._narrow, self._wide, self._dense, sums, self._unused)
+        self._used_wide |= count.count_rounded(
+            codes, self._stage, self._narrow, self._wide, self._dense, sums, self._unused
+        )
 
     def add_checksum(self, data: npt.NDArray[np.uint8]) -> None:
         """Advance the checksum over bytes at an address divisible by 8; only the last may be no whole words."""
@@ -65,16 +68,21 @@ class Scratch:
 
     def take(self) -> npt.NDArray[np.int64]:
         """Empty the tables into a dense count of every code, (65536,)."""
-        count.drain_wide(self._wide, self._dense)
+        self._drain_wide()
         dense = self._dense.astype(np.int64)
         self._dense[:] = 0
         return dense
 
     def take_sparse(self, infinity: int) -> Sparse:
         """Empty the tables into the list of codes that occur; `infinity` is the code of +Inf."""
-        count.drain_wide(self._wide, self._dense)
+        self._drain_wide()
         size = count.extract(self._dense, np.uint16(infinity), self._codes, self._counts, self._found)
         return Sparse(self._codes[:size].copy(), self._counts[:size].copy(), tuple(self._found.tolist()))
+
+    def _drain_wide(self) -> None:
+        if self._used_wide:  # 1 MB to look through
+            count.drain_wide(self._wide, self._dense)
+            self._used_wide = False
 
 
 def _aligned(size: int, dtype: type[Scalar]) -> npt.NDArray[Scalar]:

@@ -7,6 +7,7 @@ leading one. It must not be compiled with fastmath, which would cancel the two; 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,6 @@ import numpy.typing as npt
 from fp8debug.formats import Format
 from fp8debug.hooks.measure.counting.jit import kernel
 from fp8debug.metrics import ErrorSums, low_order, n_low_of
-from fp8debug.recipes import scale_inv
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -23,9 +23,9 @@ Int64 = npt.NDArray[np.int64]
 # Columns of a row of parameters, one row a request.
 SCALE, INVERSE, LARGEST, MIN_NORMAL, FACTOR, THRESHOLD = range(6)
 N_PARAMETERS = 6
-# Columns of a row of results.
-X2, Q2, XQ, ERR2, LOW_X2, LOW_ERR2 = range(6)
-N_SUMS = 6
+
+REORDER = ("reassoc", "nsz")
+"""Lets sums be taken in lanes; numba's other flags would spoil infinities and NaN."""
 
 MANTISSA_BITS = 23
 """Of FP32."""
@@ -54,71 +54,70 @@ def _round(scaled: np.float32, row: Float32) -> np.float32:
 
 @kernel("Tuple((int64, int64, boolean))(float32[::1], int64[::1], float32[::1], int64[::1])")
 def rank(values: Float32, counts: Int64, ranked: Float32, ranked_counts: Int64) -> tuple[int, int, bool]:
-    """Merge the two runs of a histogram in code order into one by magnitude, zeros left out.
+    """Merge the two runs of a histogram in code order into one by magnitude, signs together and zeros left out.
 
     Returns:
-        Number of values kept, elements equal to zero, and whether the histogram was in code order.
+        Number of magnitudes, elements equal to zero, and whether the histogram was finite and in code order.
     """
     middle = 0
     while middle < values.size and not np.signbit(values[middle]):
         middle += 1
-    i, j, size, zeros, in_order = 0, middle, 0, 0, True
+    i, j, size, zeros = 0, middle, 0, 0
     last = np.float32(0)
     while i < middle or j < values.size:
-        if j == values.size or (i < middle and values[i] <= -values[j]):
-            magnitude, count = values[i], counts[i]
+        positive = values[i] if i < middle else _INF
+        negative = -values[j] if j < values.size else _INF
+        magnitude, count = min(positive, negative), 0
+        if not (last <= magnitude and magnitude < _INF):
+            return size, zeros, False
+        last = magnitude
+        if positive == magnitude:
+            count += counts[i]
             i += 1
-        else:
-            magnitude, count = -values[j], counts[j]
+        if negative == magnitude:
+            count += counts[j]
             j += 1
         if magnitude == 0:
             zeros += count
-            continue
-        in_order = in_order and last <= magnitude and magnitude < _INF
-        last = magnitude
-        ranked[size] = magnitude
-        ranked_counts[size] = count
-        size += 1
-    return size, zeros, in_order
+        else:
+            ranked[size], ranked_counts[size] = magnitude, count
+            size += 1
+    return size, zeros, True
 
 
-@kernel("void(float32[::1], int64[::1], int64, float32[:,::1], float64[:,::1], int64[:,::1])")
-def histogram_sums(x: Float32, counts: Int64, n_low: int, parameters: Float32, sums: Float64, lost: Int64) -> None:
-    """Sum over a histogram for each request.
-
-    Args:
-        x: magnitudes, ascending, none zero, (bins,): the sums do not change with the sign.
-        counts: elements of each, (bins,).
-        n_low: elements that the low_ sums cover, from the smallest on.
-        parameters: (requests, N_PARAMETERS).
-        sums: results, (requests, N_SUMS).
-        lost: results, underflow and overflow, (requests, 2).
-    """
-    for request in range(parameters.shape[0]):
-        row = parameters[request]
-        x2 = q2 = xq = err2 = low_x2 = low_err2 = 0.0
-        underflow, overflow, left = 0, 0, n_low
-        for i in range(x.size):
-            scaled = x[i] * row[SCALE]
-            rounded = _round(scaled, row) * row[INVERSE]
-            value, q, weight = np.float64(x[i]), np.float64(rounded), np.float64(counts[i])
-            square, error = value * value, value - q
-            x2 += weight * square
-            q2 += weight * (q * q)
-            xq += weight * (value * q)
-            err2 += weight * (error * error)
-            taken = min(counts[i], left)
-            left -= taken
-            low_x2 += np.float64(taken) * square
-            low_err2 += np.float64(taken) * (error * error)
-            underflow += counts[i] if rounded == 0 else 0
-            overflow += counts[i] if scaled > row[THRESHOLD] else 0
-        sums[request, X2], sums[request, Q2], sums[request, XQ] = x2, q2, xq
-        sums[request, ERR2], sums[request, LOW_X2], sums[request, LOW_ERR2] = err2, low_x2, low_err2
-        lost[request, 0], lost[request, 1] = underflow, overflow
+@kernel("void(int64[::1], int64, float64[::1], float64[::1])")
+def weigh(counts: Int64, n_low: int, weights: Float64, low_weights: Float64) -> None:
+    """Write the counts as float64, and how many of each are among the first `n_low` elements."""
+    left = n_low
+    for i in range(counts.size):
+        low = min(counts[i], left)
+        left -= low
+        weights[i] = counts[i]
+        low_weights[i] = low
 
 
-@kernel("UniTuple(float64, 8)(float32[::1], float32[::1])", fastmath=("reassoc", "nsz"))
+@kernel("UniTuple(float64, 8)(float32[::1], float64[::1], float64[::1], float32[::1])", fastmath=REORDER)
+def _weighted_sums(x: Float32, weights: Float64, low_weights: Float64, row: Float32) -> tuple[float, ...]:
+    """Sum over a histogram: all x positive, since no sum changes with the sign."""
+    x2 = q2 = xq = err2 = low_x2 = low_err2 = underflow = overflow = 0.0
+    for i in range(x.size):
+        scaled = x[i] * row[SCALE]
+        rounded = _round(scaled, row) * row[INVERSE]
+        value, q, weight, low = np.float64(x[i]), np.float64(rounded), weights[i], low_weights[i]
+        error = value - q
+        square, error = value * value, error * error
+        x2 += weight * square
+        q2 += weight * (q * q)
+        xq += weight * (value * q)
+        err2 += weight * error
+        low_x2 += low * square
+        low_err2 += low * error
+        underflow += weight if rounded == 0 else 0.0
+        overflow += weight if scaled > row[THRESHOLD] else 0.0
+    return x2, q2, xq, err2, low_x2, low_err2, underflow, overflow
+
+
+@kernel("UniTuple(float64, 8)(float32[::1], float32[::1])", fastmath=REORDER)
 def _block_sums(x: Float32, row: Float32) -> tuple[float, float, float, float, int, int, int, int]:
     x2 = q2 = xq = err2 = 0.0
     underflow, overflow, finite, nonzero = 0, 0, 0, 0
@@ -143,36 +142,42 @@ def _block_sums(x: Float32, row: Float32) -> tuple[float, float, float, float, i
 
 def parameter_rows(requests: Sequence[tuple[np.float32, Format]]) -> Float32:
     """Return what the kernels need of each (scale, format), (requests, N_PARAMETERS)."""
-    rows = np.empty((len(requests), N_PARAMETERS), np.float32)
-    for row, (scale, fmt) in zip(rows, requests, strict=True):
-        threshold = np.float32(fmt.overflow_threshold)
-        if fmt.overflow_at_threshold:  # "beyond the next value below" says "at or beyond"
-            threshold = np.nextafter(threshold, np.float32(0))
-        factor = 2.0 ** (MANTISSA_BITS - fmt.mantissa_bits)
-        row[:] = scale, scale_inv(scale), fmt.max, fmt.min_normal, factor, threshold
+    rows = np.array([_format_row(fmt) for _, fmt in requests], np.float32).reshape(-1, N_PARAMETERS)
+    rows[:, SCALE] = [scale for scale, _ in requests]
+    with np.errstate(over="ignore", divide="ignore"):
+        rows[:, INVERSE] = np.float32(1) / rows[:, SCALE]
     return rows
+
+
+@cache
+def _format_row(fmt: Format) -> tuple[float, ...]:
+    threshold = np.float32(fmt.overflow_threshold)
+    if fmt.overflow_at_threshold:  # "beyond the next value below" says "at or beyond"
+        threshold = np.nextafter(threshold, np.float32(0))
+    factor = 2.0 ** (MANTISSA_BITS - fmt.mantissa_bits)
+    return 0.0, 0.0, fmt.max, fmt.min_normal, factor, float(threshold)
 
 
 def of_histogram(values: Float32, counts: Int64, requests: Sequence[tuple[np.float32, Format]]) -> list[ErrorSums]:
     """Error sums of a histogram for each (scale, format); values in code order are the fast case."""
     values, counts = np.ascontiguousarray(values, np.float32), np.ascontiguousarray(counts, np.int64)
-    x, weights = np.empty_like(values), np.empty_like(counts)
-    size, n_zero, in_order = rank(values, counts, x, weights)
-    x, weights = x[:size], weights[:size]
+    x, x_counts = np.empty_like(values), np.empty_like(counts)
+    size, n_zero, in_order = rank(values, counts, x, x_counts)
+    x, x_counts = x[:size], x_counts[:size]
     if not in_order:
         order = low_order(values)
-        x, weights = np.abs(values[order]), counts[order]
+        x, x_counts = np.abs(values[order]), counts[order]
         n_zero = int(counts[values == 0].sum())
-    n_nonzero = int(weights.sum())
+    n_nonzero = int(x_counts.sum())
     n_low = n_low_of(n_nonzero)
-    sums, lost = np.empty((len(requests), N_SUMS)), np.empty((len(requests), 2), np.int64)
-    histogram_sums(x, weights, n_low, parameter_rows(requests), sums, lost)
-    return [
-        ErrorSums(n_zero + n_nonzero, n_nonzero, underflow, overflow, x2, q2, xq, err2, n_low, low_x2, low_err2)
-        for (underflow, overflow), (x2, q2, xq, err2, low_x2, low_err2) in zip(
-            lost.tolist(), sums.tolist(), strict=True
-        )
-    ]
+    weights, low_weights = np.empty(x.size), np.empty(x.size)
+    weigh(x_counts, n_low, weights, low_weights)
+    found = []
+    for row in parameter_rows(requests):
+        x2, q2, xq, err2, low_x2, low_err2, underflow, overflow = _weighted_sums(x, weights, low_weights, row)
+        lost = int(underflow), int(overflow)
+        found.append(ErrorSums(n_zero + n_nonzero, n_nonzero, *lost, x2, q2, xq, err2, n_low, low_x2, low_err2))
+    return found
 
 
 def of_values(pieces: Iterable[Float32], requests: Sequence[tuple[np.float32, Format]]) -> list[ErrorSums]:
