@@ -1,0 +1,95 @@
+"""How findings went over the steps, and which recipes spare them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fp8debug.analysis.findings import Finding, Point, Series, Verdict
+from fp8debug.analysis.run import Run
+
+MAX_POINTS = 60
+
+# Neighbouring steps share a point, so that a month of steps is no more text than a day.
+_SERIES = """
+with placed as (
+    select *, ntile($points) over (partition by layer, tensor, recipe order by step) as place
+    from operand_steps
+    where level = 'hit' and (layer, tensor, recipe) in (
+        select (unnest($layers::varchar[]), unnest($tensors::varchar[]), unnest($recipes::varchar[]))
+    )
+)
+select
+    layer, tensor, recipe, min(step), max(step), min(sqnr_db), min(sqnr_low_db), arg_max(gain, abs(gain - 1)),
+    max(underflow), max(overflow), max(scale_gap_bits)
+from placed
+group by layer, tensor, recipe, place
+order by layer, tensor, recipe, place
+"""
+_SERIES_METRICS = ("sqnr_db", "sqnr_low_db", "gain", "underflow", "overflow", "scale_gap_bits")
+
+_JUDGED_UNDER = """
+select layer, tensor, list_sort(list(distinct recipe))
+from operand_steps
+where level = 'hit' and (layer, tensor) in (select (unnest($layers::varchar[]), unnest($tensors::varchar[])))
+group by layer, tensor
+"""
+
+
+def with_details(run: Run, found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The same findings with their series and the recipes under which they are fine; two queries for all of them."""
+    if not found:
+        return ()
+    layers, tensors = [finding.layer for finding in found], [finding.tensor for finding in found]
+    rows = run.sql(_JUDGED_UNDER, layers=layers, tensors=tensors).fetchall()
+    judged_under = {(layer, tensor): recipes for layer, tensor, recipes in rows}
+    recipes = [finding.worst.recipe for finding in found]
+    rows = run.sql(_SERIES, points=MAX_POINTS, layers=layers, tensors=tensors, recipes=recipes).fetchall()
+    points = _points_by_operand(rows)
+    return tuple(
+        replace(
+            finding,
+            series=_series(finding.worst, points.get((finding.layer, finding.tensor, finding.worst.recipe), ())),
+            fine_under=_fine_under(finding, judged_under.get((finding.layer, finding.tensor), ())),
+        )
+        for finding in found
+    )
+
+
+def _fine_under(finding: Finding, judged: Iterable[str]) -> tuple[str, ...]:
+    listed = {verdict.recipe for verdict in finding.verdicts}
+    return tuple(recipe for recipe in judged if recipe not in listed)
+
+
+_Place = tuple[int, int, dict[str, float | None]]
+
+
+def _points_by_operand(rows: Iterable[tuple[Any, ...]]) -> dict[tuple[str, str, str], list[_Place]]:
+    points: dict[tuple[str, str, str], list[_Place]] = {}
+    for layer, tensor, recipe, first, last, *cells in rows:
+        values = dict(zip(_SERIES_METRICS, cells, strict=True))
+        points.setdefault((layer, tensor, recipe), []).append((first, last, values))
+    return points
+
+
+def metric_that_hurts(verdict: Verdict) -> str:
+    """The metric by which a person sees best why this operand is listed."""
+    if verdict.level == "watch" and "sqnr" not in verdict.criteria:
+        by = {"underflow": "underflow", "overflow": "overflow", "gap": "scale_gap_bits"}
+        return next((by[criterion] for criterion in verdict.criteria if criterion in by), "sqnr_db")
+    if "sqnr" in verdict.criteria or "underflow" in verdict.criteria:
+        low, all_values = verdict.sqnr_low_db, verdict.sqnr_db
+        return "sqnr_low_db" if low is not None and (all_values is None or low < all_values - 1) else "sqnr_db"
+    return "scale_gap_bits" if "gap" in verdict.criteria else "gain"
+
+
+def _series(verdict: Verdict, rows: Iterable[_Place]) -> Series:
+    metric = metric_that_hurts(verdict)
+    points = [
+        Point(first, last, value)
+        for first, last, values in rows
+        if (value := values[metric]) is not None and math.isfinite(value)
+    ]
+    return Series(metric, tuple(points))

@@ -1,0 +1,193 @@
+"""What a run was and what of it could be judged: the head of every report."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from fp8debug.analysis.liveness import liveness
+from fp8debug.analysis.run import Run
+from fp8debug.rundir import RunDir
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A number that the training reported at every step: first and last value, first step without a finite one."""
+
+    first: float | None = None
+    last: float | None = None
+    first_nonfinite_step: int | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What was run. Steps and loss are of the whole run, whatever part of it the report looks at."""
+
+    path: str
+    name: str | None
+    command: str
+    created_at: str
+    status: str
+    """closed | running | killed: it says running but no process writes it | failed | interrupted | disabled"""
+    status_reason: str | None
+    dead_ranks: tuple[int, ...]
+    """Ranks whose process is gone while others still write."""
+    world_size: int
+    versions: dict[str, str]
+    git_commit: str | None
+    n_segments: int
+    n_steps: int
+    first_step: int | None
+    last_step: int | None
+    n_sampled_steps: int
+    n_skipped_steps: int
+    n_layers: int
+    n_layers_matched: int
+    tensors: tuple[str, ...]
+    recipes: tuple[str, ...]
+    loss: Course
+    grad_norm: Course
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """How much of the run was judged under one recipe. An operand is one tensor of one layer."""
+
+    recipe: str
+    source: str
+    """simulated | framework: whose scales these are"""
+    n_operands: int
+    n_steps: int
+    """Sampled steps with a judged record."""
+    n_too_small: int
+    """Operands left out because no record has enough non-zero values."""
+    n_warming_up: int
+    """Operands left out because every record falls into the start of a simulated history."""
+    median_sqnr_db: dict[str, float]
+    """Element format -> median over operands of their median SQNR, dB."""
+    n_candidates: int = 0
+    n_watch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What the recorded values themselves look like, before any cast."""
+
+    n_operands: int
+    n_operands_sampled: int
+    n_operands_all_zero: int
+    n_nan: int
+    n_inf: int
+    n_operands_nonfinite: int
+    first_nonfinite_step: int | None
+    first_nonfinite_layer: str | None
+    first_nonfinite_tensor: str | None
+
+
+_STEPS = """
+with per_step as (
+    select
+        step, avg(loss) as loss, avg(grad_norm) as grad_norm, bool_or(sampled) as sampled, bool_or(skipped) as skipped,
+        any_value(loss_source) as loss_source, any_value(grad_norm_source) as grad_norm_source
+    from steps
+    group by step
+)
+select
+    count(*), min(step), max(step), count(*) filter (sampled), count(*) filter (skipped),
+    arg_min(loss, step), arg_max(loss, step), min(step) filter (not isfinite(loss)), any_value(loss_source),
+    arg_min(grad_norm, step), arg_max(grad_norm, step), min(step) filter (not isfinite(grad_norm)),
+    any_value(grad_norm_source)
+from per_step
+"""
+
+_HEALTH = """
+with operand as (
+    select
+        layer, tensor, bool_or(sampled) as sampled, max(amax) = 0 and sum(n) > 0 as all_zero,
+        sum(coalesce(n_nan, 0))::bigint as n_nan,
+        sum(coalesce(n_posinf, 0) + coalesce(n_neginf, 0))::bigint as n_inf,
+        min((step, seq)) filter (n_nan > 0 or n_posinf > 0 or n_neginf > 0) as first_bad
+    from tensors
+    group by layer, tensor
+)
+select
+    count(*), count(*) filter (sampled), count(*) filter (all_zero and n_nan + n_inf = 0),
+    coalesce(sum(n_nan), 0)::bigint, coalesce(sum(n_inf), 0)::bigint, count(*) filter (n_nan + n_inf > 0),
+    min(first_bad)[1], arg_min(layer, first_bad), arg_min(tensor, first_bad)
+from operand
+"""
+
+_JUDGED = """
+with measured as (
+    select
+        recipe, fmt, layer, tensor, max(source) as source, max(n_nonzero) >= getvariable('min_nonzero') as big_enough,
+        median(sqnr_db) as sqnr_db
+    from error_ratios
+    where not alternate and pass in ('forward', 'backward')
+    group by recipe, fmt, layer, tensor
+),
+judged as (
+    select recipe, layer, tensor, max(source) as source, list(distinct step) filter (is_sampled) as steps
+    from operand_steps
+    where level = 'hit'
+    group by recipe, layer, tensor
+),
+per_format as (
+    select recipe, fmt, median(sqnr_db) as sqnr_db from measured where sqnr_db is not null group by recipe, fmt
+)
+select
+    recipe, max(coalesce(m.source, j.source)), count(j.layer), coalesce(len(list_distinct(flatten(list(j.steps)))), 0),
+    count(*) filter (j.layer is null and not big_enough), count(*) filter (j.layer is null and big_enough),
+    (select map_from_entries(list((fmt, sqnr_db) order by fmt)) from per_format as p where p.recipe = m.recipe)
+from (
+    select recipe, layer, tensor, max(source) as source, bool_or(big_enough) as big_enough from measured group by all
+) as m
+full join judged as j using (recipe, layer, tensor)
+group by recipe, m.recipe
+order by recipe
+"""
+
+
+def run_facts(run: Run) -> RunFacts:
+    """Read what was run from the manifest, the locks and the table `steps`."""
+    manifest = run.manifest
+    row = run.sql(_STEPS).fetchall()[0]
+    alive = liveness(RunDir(run.path), manifest)
+    return RunFacts(
+        path=str(run.path),
+        name=manifest.name,
+        command=shlex.join(manifest.command),
+        created_at=manifest.created_at,
+        status=alive.status,
+        status_reason=manifest.status_reason,
+        dead_ranks=alive.dead_ranks,
+        world_size=manifest.world_size,
+        versions=dict(manifest.versions),
+        git_commit=manifest.git_commit,
+        n_segments=max(1, len(manifest.segments)),
+        n_steps=row[0],
+        first_step=row[1],
+        last_step=row[2],
+        n_sampled_steps=row[3],
+        n_skipped_steps=row[4],
+        n_layers=len(manifest.layers),
+        n_layers_matched=sum(layer.matched for layer in manifest.layers),
+        tensors=tuple(manifest.tensors),
+        recipes=tuple(manifest.recipes),
+        loss=Course(*row[5:9]),
+        grad_norm=Course(*row[9:13]),
+    )
+
+
+def health(run: Run) -> Health:
+    """Count the operands and what is not finite in them."""
+    return Health(*run.sql(_HEALTH).fetchall()[0])
+
+
+def judged(run: Run) -> tuple[Judged, ...]:
+    """How much was judged, one entry a recipe."""
+    return tuple(
+        Judged(recipe, source, n_operands, n_steps, n_too_small, n_warming_up, medians or {})
+        for recipe, source, n_operands, n_steps, n_too_small, n_warming_up, medians in run.sql(_JUDGED).fetchall()
+    )

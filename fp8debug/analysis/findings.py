@@ -1,0 +1,146 @@
+"""Candidates for BF16 and the watch list as records: one entry an operand, whatever the number of recipes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fp8debug.analysis.run import Run
+
+GEMMS = {
+    "x": ("fprop", "wgrad"),
+    "w": ("fprop", "dgrad"),
+    "dy": ("dgrad", "wgrad"),
+    "y": (),
+    "dx": (),
+    "dw": (),
+}
+"""Which GEMMs consume a tensor; results feed none of their own layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the rule says of an operand under one recipe; numbers are medians over the steps that hit."""
+
+    level: str
+    """candidate | watch"""
+    recipe: str
+    fmt: str
+    source: str
+    criteria: tuple[str, ...]
+    first_step: int
+    last_step: int
+    n_hit_steps: int
+    n_observed_steps: int
+    n_gap_hit_steps: int
+    n_gap_steps: int
+    db_lost: float | None
+    worst_db_lost: float | None
+    healthy_sqnr_db: float
+    sqnr_db: float | None
+    worst_sqnr_db: float | None
+    sqnr_low_db: float | None
+    worst_sqnr_low_db: float | None
+    gain: float | None
+    worst_gain: float | None
+    underflow: float | None
+    worst_underflow: float | None
+    underflow_low: float | None
+    overflow: float | None
+    worst_overflow: float | None
+    scale_gap_bits: float | None
+    worst_scale_gap_bits: float | None
+    scale_is_frozen: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The worst value of a metric over the steps from `first_step` to `last_step`."""
+
+    first_step: int
+    last_step: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """How the metric that hurts went over the judged steps."""
+
+    metric: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An operand that is a candidate, or on the watch list."""
+
+    layer: str
+    tensor: str
+    gemms: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
+    """One a recipe, worst first."""
+    series: Series | None = None
+    """Under the recipe of the first verdict."""
+    fine_under: tuple[str, ...] = ()
+    """Recipes under which it was judged and is neither a candidate nor on the watch list."""
+
+    @property
+    def worst(self) -> Verdict:
+        """The verdict that ranks the operand."""
+        return self.verdicts[0]
+
+
+@dataclass(frozen=True, slots=True)
+class IsolatedHit:
+    """Operands that hit in one step and too seldom to be candidates."""
+
+    step: int
+    recipe: str
+    n_operands: int
+    db_lost: float | None
+    message: str
+
+
+_COLUMNS = [name for name in Verdict.__slots__ if name != "level"]
+
+_FINDINGS = f"""
+select layer, tensor, 'candidate' as level, {", ".join(_COLUMNS)} from candidates
+union all
+select layer, tensor, 'watch' as level, {", ".join(_COLUMNS)} from watch
+"""
+
+_ISOLATED = "select step, recipe, n_operands, db_lost, message from isolated_hits order by step, recipe"
+
+
+def findings(run: Run) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """Candidates and watch list, each worst first.
+
+    An operand that is a candidate under any recipe is only there; what other recipes say of it is in its verdicts.
+    """
+    by_operand: dict[tuple[str, str], list[Verdict]] = {}
+    for layer, tensor, level, *cells in run.sql(_FINDINGS).fetchall():
+        values = dict(zip(_COLUMNS, cells, strict=True))
+        values["criteria"] = tuple(values["criteria"])
+        by_operand.setdefault((layer, tensor), []).append(Verdict(level=level, **values))
+    found = [
+        Finding(layer, tensor, GEMMS.get(tensor, ()), tuple(sorted(verdicts, key=_badness)))
+        for (layer, tensor), verdicts in by_operand.items()
+    ]
+    found.sort(key=lambda finding: (_badness(finding.worst), finding.layer, finding.tensor))
+    candidates = tuple(finding for finding in found if finding.worst.level == "candidate")
+    return candidates, tuple(finding for finding in found if finding.worst.level == "watch")
+
+
+def isolated_hits(run: Run) -> tuple[IsolatedHit, ...]:
+    """Steps with isolated hits, in order."""
+    return tuple(IsolatedHit(*row) for row in run.sql(_ISOLATED).fetchall())
+
+
+def _badness(verdict: Verdict) -> tuple[bool, float, float]:
+    """Sort key: candidates first, then by dB lost, what has no number last."""
+    return verdict.level != "candidate", -_or_zero(verdict.db_lost), -_or_zero(verdict.worst_db_lost)
+
+
+def _or_zero(number: float | None) -> float:
+    return number if number is not None and math.isfinite(number) else -1.0

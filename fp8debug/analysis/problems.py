@@ -1,0 +1,87 @@
+"""What went wrong or is missing in a run, so that no absence passes for health."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fp8debug.analysis.facts import Health, RunFacts
+from fp8debug.analysis.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing a person should know before trusting the rest."""
+
+    kind: str
+    """The event's kind, or: bad_file, missing_tensor, missing_rank, missing_layer, nonfinite, status."""
+    message: str
+    count: int = 1
+    """How often it was reported."""
+
+
+_EVENTS = """
+select kind, layer, tensor, message, count(*) as n, min(step) as first_step
+from events
+group by kind, layer, tensor, message
+order by kind, first_step, layer, tensor, message
+"""
+
+_SEEN = "select distinct layer, tensor, rank from tensors order by all"
+
+
+def problems(run: Run, facts: RunFacts, health: Health) -> tuple[Problem, ...]:
+    """Everything wrong or missing, most fundamental first."""
+    return (*_of_the_run(facts), *_not_finite(facts, health), *_missing(run), *_events(run))
+
+
+def _of_the_run(facts: RunFacts) -> Iterator[Problem]:
+    reason = f": {facts.status_reason}" if facts.status_reason else ""
+    if facts.status == "disabled":
+        yield Problem("status", f"fp8debug switched itself off while the training went on{reason}")
+    elif facts.status == "killed":
+        yield Problem(
+            "status", "the process that wrote this run is gone without closing it: its last, unflushed part is missing"
+        )
+    for rank in facts.dead_ranks:
+        yield Problem("status", f"the process of rank {rank} is gone while others still write")
+
+
+def _not_finite(facts: RunFacts, health: Health) -> Iterator[Problem]:
+    if health.n_nan or health.n_inf:
+        yield Problem(
+            "nonfinite",
+            f"{health.n_nan:,} NaN and {health.n_inf:,} Inf values in {health.n_operands_nonfinite} operands, first in "
+            f"{health.first_nonfinite_layer} {health.first_nonfinite_tensor} at step {health.first_nonfinite_step}",
+        )
+    for name, course in (("loss", facts.loss), ("gradient norm", facts.grad_norm)):
+        if course.first_nonfinite_step is not None:
+            yield Problem("nonfinite", f"the {name} is not finite, first at step {course.first_nonfinite_step}")
+
+
+def _missing(run: Run) -> Iterator[Problem]:
+    """Ranks, layers and tensors that should be there and are not; a restricted run is looked at as a whole."""
+    seen = run.sql(_SEEN).fetchall()
+    layers = {layer for layer, _, _ in seen}
+    ranks = {rank for _, _, rank in seen}
+    manifest = run.manifest
+    absent = sorted(set(range(manifest.world_size)) - ranks)
+    if seen and absent:
+        listed = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
+        yield Problem("missing_rank", f"{len(absent)} of {manifest.world_size} ranks left no records: {listed}")
+    for tensor in manifest.tensors:
+        without = sorted(layers - {layer for layer, name, _ in seen if name == tensor})
+        if without:
+            yield Problem("missing_tensor", f"no {tensor} was recorded for {_some(without)}")
+
+
+def _events(run: Run) -> Iterator[Problem]:
+    for kind, layer, tensor, message, count, first_step in run.sql(_EVENTS).fetchall():
+        where = " ".join(word for word in (layer, tensor) if word)
+        at = "" if first_step is None else f" (first at step {first_step})" if count > 1 else f" (step {first_step})"
+        yield Problem(kind, f"{where}: {message}{at}" if where else f"{message}{at}", count)
+
+
+def _some(names: list[str]) -> str:
+    head = ", ".join(names[:3])
+    return head if len(names) <= 3 else f"{head} and {len(names) - 3} more layers"

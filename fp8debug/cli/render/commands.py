@@ -1,0 +1,35 @@
+"""Commands that a person can paste: every number of a report is a query away."""
+
+from __future__ import annotations
+
+import shlex
+
+from fp8debug.analysis.findings import Finding
+
+
+def operand_query(finding: Finding) -> str:
+    """The SQL behind one finding: its metrics at every sampled step."""
+    return (
+        "select step, recipe, sqnr_db, sqnr_low_db, underflow, gain, scale_gap_bits\n"
+        f"from tensor_errors where layer = {_literal(finding.layer)} and tensor = {_literal(finding.tensor)}\n"
+        "order by recipe, step, microbatch"
+    )
+
+
+def sql_command(run_path: str, query: str) -> str:
+    """`fp8debug sql RUN "QUERY"`, the lines of the query indented under it."""
+    lines = query.splitlines()
+    quoted = [_in_double_quotes(line) for line in lines]
+    return f'fp8debug sql {shlex.quote(run_path)} "\n  ' + "\n  ".join(quoted) + '"'
+
+
+def _literal(text: str) -> str:
+    """An SQL literal; characters that no terminal prints are given by their code points."""
+    if text.isprintable():
+        return "'" + text.replace("'", "''") + "'"
+    return " || ".join("'" + c.replace("'", "''") + "'" if c.isprintable() else f"chr({ord(c)})" for c in text)
+
+
+def _in_double_quotes(text: str) -> str:
+    """Escape what a POSIX shell would interpret inside double quotes."""
+    return "".join(f"\\{c}" if c in '\\"$`' else c for c in text)

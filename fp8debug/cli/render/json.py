@@ -1,0 +1,38 @@
+"""The report as JSON: the fields of the records under their own names, so that keys stay what they are."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+from fp8debug import __version__
+from fp8debug.analysis.report import REPORT_VERSION, Report
+from fp8debug.cli.fail_on import Outcome
+
+
+def report_json(report: Report, outcome: Outcome | None = None) -> str:
+    """One JSON object and a newline.
+
+    `report_version` rises when a key changes its meaning or goes; new keys may appear without. What is unknown, NaN or
+    infinite is null. `fail_on` is null unless a condition was given.
+    """
+    document = {
+        "report_version": REPORT_VERSION,
+        "fp8debug_version": __version__,
+        **asdict(report),
+        "fail_on": None if outcome is None else asdict(outcome),
+    }
+    return json.dumps(without_nan(document), indent=1, allow_nan=False) + "\n"
+
+
+def without_nan(value: Any) -> Any:
+    """The same structure with null for every NaN and infinity, which JSON has no words for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(item) for item in value]
+    return value

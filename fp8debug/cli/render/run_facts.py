@@ -1,0 +1,108 @@
+"""What was run, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp8debug.analysis.facts import Course, RunFacts
+from fp8debug.analysis.report import Report
+from fp8debug.analysis.scope import Scope
+from fp8debug.cli.render.stream import Looks
+from fp8debug.cli.render.tables import escape, wrap
+from fp8debug.cli.render.wording import RUN_STATUS, count, listed, number
+
+_LABEL_WIDTH = 9
+
+
+def run_lines(report: Report, looks: Looks, run_path: str) -> Iterator[str]:
+    """The head of a report: one labelled fact a line."""
+    facts = report.run
+    yield looks.bold(f"RUN {escape(run_path)}")
+    for label, text in _facts(report, facts):
+        head, *rest = wrap(text, looks.width, indent=" " * (_LABEL_WIDTH + 2))
+        yield f"  {label:<{_LABEL_WIDTH}}{head.lstrip()}"
+        yield from rest
+
+
+def _facts(report: Report, facts: RunFacts) -> Iterator[tuple[str, str]]:
+    if facts.name:
+        yield "name", escape(facts.name)
+    yield "command", escape(facts.command) or "unknown"
+    yield "status", _status(facts)
+    yield "steps", _steps(facts)
+    if facts.loss.first is not None:
+        yield "loss", _course(facts.loss)
+    if facts.grad_norm.first is not None:
+        yield "gradient", f"norm {_course(facts.grad_norm)}"
+    yield "layers", _layers(facts)
+    yield "recipes", _recipes(report)
+    yield "verdict", _verdict(report)
+    if scope := _scope(report.scope):
+        yield "only", scope
+
+
+def _status(facts: RunFacts) -> str:
+    text = RUN_STATUS.get(facts.status, escape(facts.status))
+    if facts.status_reason:
+        text += f" ({escape(facts.status_reason)})"
+    return f"{text}; started {escape(facts.created_at.replace('T', ' ', 1))}"
+
+
+def _steps(facts: RunFacts) -> str:
+    if not facts.n_steps:
+        return "none finished yet"
+    text = f"{facts.n_steps:,} ({facts.first_step} to {facts.last_step}), {facts.n_sampled_steps:,} of them sampled"
+    if facts.n_skipped_steps:
+        text += f"; the GradScaler skipped {facts.n_skipped_steps:,}"
+    if facts.n_segments > 1:
+        text += f"; resumed {count(facts.n_segments - 1, 'time')}"
+    return text
+
+
+def _course(course: Course) -> str:
+    text = f"{number(course.first)} -> {number(course.last)}"
+    if course.first_nonfinite_step is not None:
+        text += f", not finite from step {course.first_nonfinite_step}"
+    return text
+
+
+def _layers(facts: RunFacts) -> str:
+    text = f"{facts.n_layers_matched} of {count(facts.n_layers, 'GEMM layer')}, tensors {', '.join(facts.tensors)}"
+    return f"{text}, {facts.world_size} ranks" if facts.world_size > 1 else text
+
+
+def _recipes(report: Report) -> str:
+    names = [escape(recipe) for recipe in report.run.recipes] or ["none"]
+    sources = {entry.source for entry in report.judged}
+    if sources == {"simulated"}:
+        return f"{', '.join(names)} (simulated: the training itself need not run in FP8)"
+    if "framework" in sources:
+        framework = [escape(entry.recipe) for entry in report.judged if entry.source == "framework"]
+        return f"{', '.join(names)}; the framework's own scales for {listed(framework)}"
+    return ", ".join(names)
+
+
+def _verdict(report: Report) -> str:
+    if report.verdict == "not_enough_evidence":
+        return "not enough evidence"
+    text = f"{count(report.n_candidates, 'candidate') if report.n_candidates else 'no candidate'} for BF16"
+    if report.n_watch:
+        text += f", {count(report.n_watch, 'operand')} to watch"
+    if report.problems:
+        text += f", {count(len(report.problems), 'problem')}"
+    return text
+
+
+def _scope(scope: Scope) -> str:
+    parts = []
+    if scope.steps:
+        ranges = [
+            f"{first}-" if last is None else str(first) if first == last else f"{first}-{last}"
+            for first, last in scope.steps
+        ]
+        parts.append(f"steps {','.join(ranges)}")
+    if scope.layer:
+        parts.append(f"layers that match {escape(scope.layer)}")
+    if scope.recipes:
+        parts.append(f"recipe {listed([escape(recipe) for recipe in scope.recipes])}")
+    return "; ".join(parts) and f"this report looks at {', '.join(parts)}"

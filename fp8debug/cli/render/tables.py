@@ -1,0 +1,78 @@
+"""Plain text that survives a pipe: escaping, shortening, aligned columns."""
+
+from __future__ import annotations
+
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+
+ELLIPSIS = "..."
+
+
+def escape(text: str) -> str:
+    """Make every character visible: control characters, ANSI escapes and bidi marks become `\\x1b`-like text.
+
+    Names come from somebody else's files; printed as they are they could move the cursor or fake a line.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
+
+
+def display_width(text: str) -> int:
+    """Columns that a terminal needs for `text`."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def pad(text: str, width: int, *, right: bool = False) -> str:
+    """Fill `text` with blanks to `width` columns, on its left when `right` (right-aligned)."""
+    blanks = " " * max(0, width - display_width(text))
+    return blanks + text if right else text + blanks
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut the middle out of `text` so that it fits `width`; the end, which tells layers apart, keeps more."""
+    if len(text) <= width:
+        return text
+    room = max(2, width - len(ELLIPSIS))
+    head = room // 3
+    return text[:head] + ELLIPSIS + text[len(text) - (room - head) :]
+
+
+def shorten_all(names: Iterable[str], width: int) -> Mapping[str, str]:
+    """Shorten each name to `width`; names that would look alike after it stay whole."""
+    unique = list(dict.fromkeys(names))
+    short = {name: shorten(name, width) for name in unique}
+    uses: dict[str, int] = {}
+    for text in short.values():
+        uses[text] = uses.get(text, 0) + 1
+    return {name: text if uses[text] == 1 else name for name, text in short.items()}
+
+
+def columns(rows: Sequence[Sequence[str]], *, right: Sequence[bool] = (), gap: str = "  ") -> list[str]:
+    """Align `rows` in columns; column i is right-aligned when `right[i]`. No trailing blanks."""
+    if not rows:
+        return []
+    n_columns = max(len(row) for row in rows)
+    widths = [max(display_width(row[i]) for row in rows if i < len(row)) for i in range(n_columns)]
+    flags = [*right, *[False] * (n_columns - len(right))]
+    return [gap.join(pad(cell, widths[i], right=flags[i]) for i, cell in enumerate(row)).rstrip() for row in rows]
+
+
+def wrap(text: str, width: int, *, indent: str = "  ", hanging: str = "") -> list[str]:
+    """Break `text` at blanks into lines of at most `width` columns; later lines are indented by `hanging` more."""
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=" " * display_width(indent) + hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def chunks(text: str, width: int) -> list[str]:
+    """Cut `text`, a name that must stay whole, into pieces of at most `width` characters."""
+    return [text[start : start + width] for start in range(0, len(text), width)] or [""]

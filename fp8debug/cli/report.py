@@ -1,0 +1,109 @@
+"""`fp8debug report`: say which layers would suffer in FP8, where, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fp8debug.analysis.scope import Scope
+
+DEFAULT_TOP = 10
+
+
+def report(
+    run_dir: Annotated[
+        str | None, typer.Argument(metavar="[RUN_DIR]", help="Run directory. [the latest in fp8debug-runs]")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, complete unless --top is given.")
+    ] = False,
+    top: Annotated[
+        int | None, typer.Option("--top", metavar="N", min=1, help="Show so many entries of each list. [10]")
+    ] = None,
+    recipe: Annotated[
+        list[str] | None,
+        typer.Option("--recipe", metavar="RECIPE", help="Judge this recorded recipe only; repeatable. [all]"),
+    ] = None,
+    layer: Annotated[
+        str | None, typer.Option("--layer", metavar="REGEX", help="Judge layers that match (re.search) only.")
+    ] = None,
+    steps: Annotated[
+        str | None, typer.Option("--steps", metavar="RANGES", help="Judge these steps only, such as 0-9,100,200-.")
+    ] = None,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-on",
+            metavar="EXPR",
+            help="Exit with 3 when this holds: candidates, watch, isolated, nan, or a comparison such as "
+            "candidates>2, underflow>0.02 or sqnr_db<20; several with commas.",
+        ),
+    ] = None,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option("--threshold", metavar="NAME=VALUE", help="Replace a number of the rules; repeatable."),
+    ] = None,
+) -> None:
+    """Say which layers would suffer in FP8, where, and why.
+
+    Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 3 done and the --fail-on condition holds.
+    """
+    import sys
+
+    from fp8debug.cli.exit_codes import ExitCode
+    from fp8debug.cli.fail_on import evaluate, parse_fail_on
+    from fp8debug.rundir import find_run
+
+    terms = parse_fail_on(fail_on) if fail_on is not None else ()
+    thresholds = _parse_thresholds(threshold or ())
+    scope = _parse_scope(recipe or (), layer or "", steps)
+    found = find_run(run_dir)
+
+    from fp8debug.analysis.report import build_report
+    from fp8debug.analysis.run import open_run
+
+    with open_run(found.path, thresholds=thresholds, scope=scope) as run:
+        built = build_report(run, scope=scope, top=top if as_json else top or DEFAULT_TOP)
+        outcome = evaluate(terms, fail_on, built, run) if fail_on is not None else None
+    if as_json:
+        from fp8debug.cli.render.json import report_json
+
+        sys.stdout.write(report_json(built, outcome))
+    else:
+        from fp8debug.cli.render.stream import looks_of, write_stdout
+        from fp8debug.cli.render.terminal import render_report
+
+        write_stdout(render_report(built, looks_of(sys.stdout), run_path=str(run_dir or found.path)))
+    if outcome is not None and outcome.hit:
+        from fp8debug.cli.render.tables import escape
+
+        for reason in outcome.reasons:
+            print(f"fp8debug: --fail-on {escape(reason)}", file=sys.stderr)
+        raise typer.Exit(ExitCode.FAIL_ON)
+
+
+def _parse_thresholds(items: Sequence[str]) -> dict[str, float]:
+    from fp8debug.errors import UsageError
+
+    values: dict[str, float] = {}
+    for item in items:
+        name, _, word = item.partition("=")
+        try:
+            values[name.strip()] = float(word)
+        except ValueError:
+            raise UsageError(f"--threshold {item!r}: expected NAME=VALUE, for example gap_bits=1.5") from None
+    return values
+
+
+def _parse_scope(recipes: Sequence[str], layer: str, steps: str | None) -> Scope:
+    from fp8debug.analysis.scope import Scope
+
+    ranges: tuple[tuple[int, int | None], ...] = ()
+    if steps is not None:
+        from fp8debug.hooks.schedule import parse_steps
+
+        ranges = tuple((part.first, part.last) for part in parse_steps(steps))
+    return Scope(recipes=tuple(recipes), layer=layer, steps=ranges)

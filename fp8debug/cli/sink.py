@@ -1,0 +1,81 @@
+"""Where the answer of `fp8debug sql` goes and in which format."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from fp8debug.cli.sql import FORMATS
+from fp8debug.errors import Fp8DebugError, UsageError
+from fp8debug.rundir import RunDir
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """A format and a file, or standard output."""
+
+    format: str
+    path: Path | None = None
+
+    @classmethod
+    def from_options(cls, name: str | None, output: str | None, *, force: bool, outside: RunDir | None) -> Sink:
+        """Check `--format`, `-o` and `--force` before anything runs.
+
+        Raises:
+            UsageError: an unknown format, Parquet for a terminal, or a file that must not be written.
+        """
+        if name is not None and name not in FORMATS:
+            raise UsageError(f"--format {name!r}: expected one of {', '.join(FORMATS)}")
+        if output is None:
+            if name == "parquet" and sys.stdout.isatty():
+                raise UsageError("--format parquet would fill the terminal with bytes; add -o FILE or a pipe")
+            return cls(name or "table")
+        path = Path(output)
+        _check_target(path, force=force, outside=outside)
+        ending = path.suffix.removeprefix(".").lower()
+        return cls(name or (ending if ending in FORMATS else "table"), path)
+
+    def write_lines(self, lines: Iterable[str]) -> None:
+        """Write text, a line at a time."""
+        if self.path is None:
+            from fp8debug.cli.render.stream import write_stdout
+
+            for line in lines:
+                write_stdout(line + "\n")
+            return
+        with self.opened() as file:
+            for line in lines:
+                file.write(line.encode("utf-8", "backslashreplace") + b"\n")
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[BinaryIO]:
+        """The file, which appears under its name only when it is whole; or the bytes of standard output."""
+        if self.path is None:
+            sys.stdout.flush()
+            yield sys.stdout.buffer
+            return
+        temporary = self.path.with_name(f".{self.path.name}.tmp{os.getpid()}")
+        try:
+            with temporary.open("wb") as file:
+                yield file
+            os.replace(temporary, self.path)
+        except OSError as error:
+            raise Fp8DebugError(f"cannot write {self.path}: {error}") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _check_target(path: Path, *, force: bool, outside: RunDir | None) -> None:
+    if path.is_dir():
+        raise UsageError(f"-o {path} is a folder; expected a file name")
+    if path.exists() and not force:
+        raise UsageError(f"-o {path} exists already; add --force to overwrite it, or give another name")
+    if not path.parent.is_dir():
+        raise UsageError(f"-o {path}: there is no folder {path.parent}")
+    if outside is not None and outside.path.resolve() in path.resolve().parents:
+        raise UsageError(f"-o {path} is inside the run directory, which is only read; give a name outside it")
