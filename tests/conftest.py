@@ -28,11 +28,20 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def train_gpt() -> ModuleType:
     """The example training as a module: `build_model`, `load_text`, `batches`, …"""
-    name = "train_gpt"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / "train_gpt.py")
+    return _load(ROOT / "examples" / "train_gpt.py")
+
+
+@pytest.fixture(scope="session")
+def synthetic_run() -> ModuleType:
+    """Run directories made of chosen tensors: `SyntheticRun`, `ForcedScale`, `as_bfloat16`, …"""
+    return _load(ROOT / "tests" / "synthetic_run.py")
+
+
+def _load(path: Path) -> ModuleType:
+    if path.stem not in sys.modules:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
+        sys.modules[path.stem] = module
         spec.loader.exec_module(module)
-    return sys.modules[name]
+    return sys.modules[path.stem]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -108,7 +109,7 @@ class SyntheticRun:
                       count=count)  # fmt: skip
         in_force = [(s.recipe, s.fmt or fmt, s.alternate, s.source, s.scale) for s in scales if s.scale is not None]
         if with_current:
-            scale = float(CurrentScaling().scale(_amax(x), FORMATS[fmt]))
+            scale = float(CurrentScaling().scale(math.inf if np.isinf(x).any() else _amax(x), FORMATS[fmt]))
             in_force.append(("current", fmt, False, "simulated", scale))
         for recipe, name, alternate, source, used in in_force:
             sums = error_sums(distinct, counts, np.float32(used), FORMATS[name])

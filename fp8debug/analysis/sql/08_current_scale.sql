@@ -1,4 +1,4 @@
--- Scale that current scaling gives for this amax: FLOAT division fmt_max/amax; 1 for amax 0, Inf or NaN; never above FLT_MAX.
+-- Scale that current scaling gives for this amax: fmt_max/amax in FLOAT; 1 for 0, Inf or NaN; at most FLT_MAX.
 create or replace macro current_scale(amax, fmt) as
     case
         when amax is null then null

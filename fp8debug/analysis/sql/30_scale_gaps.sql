@@ -9,19 +9,19 @@ with joined as (
     select
         s.*, t.amax, t.sampled, t.row_class,
         coalesce(t.n - t.n_zero - t.n_nan - t.n_posinf - t.n_neginf, t.n) as n_nonzero,
-        coalesce(t.n_posinf, 0) + coalesce(t.n_neginf, 0) > 0 as has_inf
+        kernel_amax(t.amax, t.n_posinf, t.n_neginf) as seen_amax
     from stored.scales as s
     join tensors as t using (segment, rank, seq)
 ),
 judged as (
     select
         *,
-        case when has_inf then 1::float else current_scale(amax, fmt) end as current_scale,
+        current_scale(seen_amax, fmt) as current_scale,
         case
             when status <> 'ok' then status
-            when amax is null then 'amax_unknown'
-            when has_inf then 'amax_nonfinite'
-            when amax = 0 then 'amax_zero'
+            when seen_amax is null then 'amax_unknown'
+            when not isfinite(seen_amax) then 'amax_nonfinite'
+            when seen_amax = 0 then 'amax_zero'
             else 'ok'
         end as gap_status
     from joined

@@ -37,10 +37,9 @@ select
     ratio(e.n_overflow, e.n) as overflow,
     is_exact(e.sum_err2) as exact,
     t.amin, t.amax, e.scale,
-    case when t.n_posinf + t.n_neginf > 0 then 1::float else current_scale(t.amax, e.fmt) end as current_scale,
+    current_scale(kernel_amax(t.amax, t.n_posinf, t.n_neginf), e.fmt) as current_scale,
     case
-        when coalesce(s.status, 'ok') = 'ok' and coalesce(t.n_posinf + t.n_neginf, 0) = 0
-        then gap_bits(e.scale, t.amax, e.fmt)
+        when coalesce(s.status, 'ok') = 'ok' then gap_bits(e.scale, kernel_amax(t.amax, t.n_posinf, t.n_neginf), e.fmt)
     end as scale_gap_bits,
     s.scale is not null as is_stateful, s.n_rolls, s.set_at_step,
     per_fmt(e.fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')) as healthy_sqnr_db,

@@ -1,7 +1,7 @@
 -- Why an operand is listed, in words, with the healthy value beside each number.
 -- Internal.
 create or replace macro reason(
-    tensor, fmt, by_gap, by_underflow, by_gain, by_sqnr, scale_gap_bits, underflow, underflow_low, overflow, gain, sqnr_db,
+    tensor, by_gap, by_underflow, by_gain, by_sqnr, scale_gap_bits, underflow, underflow_low, overflow, gain, sqnr_db,
     sqnr_low_db, healthy_sqnr_db, scale_is_frozen, min_scale
 ) as
     concat_ws(
@@ -19,7 +19,10 @@ create or replace macro reason(
             when underflow > getvariable('underflow')
             then format('{} of the non-zero values become zero (healthy: under 1 %)', percent(underflow))
         end,
-        case when by_gain and abs(gain) > 0.005 then format('values come back multiplied by {:.3g} (healthy 1)', gain) end,
+        case
+            when by_gain and abs(gain) > 0.005
+            then format('values come back multiplied by {:.3g} (healthy 1)', gain)
+        end,
         case
             when sqnr_db - sqnr_low_db > 3 and not by_sqnr
             then format('the whole tensor still shows SQNR {:.1f} dB', sqnr_db)

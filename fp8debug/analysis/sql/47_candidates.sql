@@ -1,5 +1,5 @@
 -- Operands that should fall back to BF16 under a recipe: criteria met in at least 3 steps and 5 % of the observed ones.
--- rank: place in the list of this recipe, by dB lost: median over the steps that hit, then the worst
+-- place: in the list of this recipe, by dB lost: median over the steps that hit, then the worst
 -- n_hit_steps: sampled steps that meet a criterion
 -- n_observed_steps: sampled steps that were judged
 -- n_gap_hit_steps: steps whose scale gap is too large, unsampled steps included
@@ -28,8 +28,9 @@
 create or replace view candidates as
 select
     row_number() over (
-        partition by recipe order by db_lost desc nulls last, worst_db_lost desc nulls last, layer, tensor
-    ) as rank,
+        partition by recipe
+        order by db_lost desc nulls last, worst_db_lost desc nulls last, worst_scale_gap_bits desc, layer, tensor
+    ) as place,
     recipe, fmt, layer, tensor, source,
     criteria_list(by_gap, by_underflow, by_overflow, by_gain, by_sqnr) as criteria,
     first_step, last_step,
@@ -37,9 +38,9 @@ select
     sqnr_db, worst_sqnr_db, sqnr_low_db, worst_sqnr_low_db, gain, worst_gain, underflow, worst_underflow,
     underflow_low, overflow, worst_overflow, scale_gap_bits, worst_scale_gap_bits, scale_is_frozen,
     reason(
-        tensor, fmt, by_gap, by_underflow, by_gain, by_sqnr, scale_gap_bits, underflow, underflow_low, overflow, gain, sqnr_db,
-        sqnr_low_db, healthy_sqnr_db, scale_is_frozen, min_scale
+        tensor, by_gap, by_underflow, by_gain, by_sqnr, scale_gap_bits, underflow, underflow_low, overflow, gain,
+        sqnr_db, sqnr_low_db, healthy_sqnr_db, scale_is_frozen, min_scale
     ) as reason
 from operands
 where level = 'hit' and is_persistent
-order by recipe, rank;
+order by recipe, place;

@@ -1,4 +1,4 @@
--- What another scale would do to every histogram: errors in format fmt; scale_of is an expression on columns of tensors.
+-- What another scale would do to every histogram: errors in format fmt; scale_of may use columns of tensors.
 -- Example: from whatif('E4M3', scale_of := current_scale(amax, 'E4M3') / 4)
 create or replace macro whatif(fmt, scale_of) as table
 with factors as (
