@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -45,3 +46,19 @@ def _load(path: Path) -> ModuleType:
         sys.modules[path.stem] = module
         spec.loader.exec_module(module)
     return sys.modules[path.stem]
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str, str], None]:
+    """`golden(name, text)` compares text with tests/golden/<name>; with UPDATE_GOLDEN=1 it writes the file instead."""
+
+    def check(name: str, text: str) -> None:
+        path = ROOT / "tests" / "golden" / name
+        if os.environ.get("UPDATE_GOLDEN"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), (
+            f"differs from tests/golden/{name}; UPDATE_GOLDEN=1 rewrites it"
+        )
+
+    return check

@@ -65,7 +65,7 @@ class Judged:
     n_warming_up: int
     """Operands left out because every record falls into the start of a simulated history."""
     median_sqnr_db: dict[str, float]
-    """Element format -> median over operands of their median SQNR, dB."""
+    """Element format -> median over operands of the median over steps of their SQNR, dB."""
     n_candidates: int = 0
     n_watch: int = 0
 
@@ -120,31 +120,33 @@ from operand
 
 _JUDGED = """
 with measured as (
-    select
-        recipe, fmt, layer, tensor, max(source) as source, max(n_nonzero) >= getvariable('min_nonzero') as big_enough,
-        median(sqnr_db) as sqnr_db
-    from error_ratios
+    select recipe, layer, tensor, max(source) as source, max(n_nonzero) >= getvariable('min_nonzero') as big_enough
+    from stored.errors
     where not alternate and pass in ('forward', 'backward')
-    group by recipe, fmt, layer, tensor
-),
-judged as (
-    select recipe, layer, tensor, max(source) as source, list(distinct step) filter (is_sampled) as steps
-    from operand_steps
-    where level = 'hit'
     group by recipe, layer, tensor
 ),
+judged as (
+    select
+        recipe, fmt, layer, tensor, max(source) as source, list(distinct step) filter (is_sampled) as steps,
+        median(sqnr_db) as sqnr_db
+    from operand_steps
+    where level = 'hit'
+    group by recipe, fmt, layer, tensor
+),
 per_format as (
-    select recipe, fmt, median(sqnr_db) as sqnr_db from measured where sqnr_db is not null group by recipe, fmt
+    select recipe, fmt, median(sqnr_db) as sqnr_db from judged where sqnr_db is not null group by recipe, fmt
+),
+medians as (
+    select recipe, map_from_entries(list((fmt, sqnr_db) order by fmt)) as by_fmt from per_format group by recipe
 )
 select
-    recipe, max(coalesce(m.source, j.source)), count(j.layer), coalesce(len(list_distinct(flatten(list(j.steps)))), 0),
+    recipe, max(coalesce(m.source, j.source)), count(j.layer), len(list_distinct(flatten(list(coalesce(j.steps, []))))),
     count(*) filter (j.layer is null and not big_enough), count(*) filter (j.layer is null and big_enough),
-    (select map_from_entries(list((fmt, sqnr_db) order by fmt)) from per_format as p where p.recipe = m.recipe)
-from (
-    select recipe, layer, tensor, max(source) as source, bool_or(big_enough) as big_enough from measured group by all
-) as m
+    any_value(by_fmt)
+from measured as m
 full join judged as j using (recipe, layer, tensor)
-group by recipe, m.recipe
+left join medians using (recipe)
+group by recipe
 order by recipe
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,15 +52,31 @@ def report(
 
     Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 3 done and the --fail-on condition holds.
     """
-    import sys
-
+    from fp8debug.cli.collector import paused_collector
     from fp8debug.cli.exit_codes import ExitCode
+
+    thresholds = _parse_thresholds(threshold or ())
+    scope = _parse_scope(recipe or (), layer or "", steps)
+    with paused_collector():
+        hit = _report(run_dir, scope, thresholds, fail_on, top, as_json=as_json)
+    if hit:
+        raise typer.Exit(ExitCode.FAIL_ON)
+
+
+def _report(
+    run_dir: str | None,
+    scope: Scope,
+    thresholds: dict[str, float],
+    fail_on: str | None,
+    top: int | None,
+    *,
+    as_json: bool,
+) -> bool:
+    """Print the report; whether the `--fail-on` condition holds."""
     from fp8debug.cli.fail_on import evaluate, parse_fail_on
     from fp8debug.rundir import find_run
 
     terms = parse_fail_on(fail_on) if fail_on is not None else ()
-    thresholds = _parse_thresholds(threshold or ())
-    scope = _parse_scope(recipe or (), layer or "", steps)
     found = find_run(run_dir)
 
     from fp8debug.analysis.report import build_report
@@ -77,12 +94,13 @@ def report(
         from fp8debug.cli.render.terminal import render_report
 
         write_stdout(render_report(built, looks_of(sys.stdout), run_path=str(run_dir or found.path)))
-    if outcome is not None and outcome.hit:
-        from fp8debug.cli.render.tables import escape
+    if outcome is None or not outcome.hit:
+        return False
+    from fp8debug.cli.render.tables import escape
 
-        for reason in outcome.reasons:
-            print(f"fp8debug: --fail-on {escape(reason)}", file=sys.stderr)
-        raise typer.Exit(ExitCode.FAIL_ON)
+    for reason in outcome.reasons:
+        print(f"fp8debug: --fail-on {escape(reason)}", file=sys.stderr)
+    return True
 
 
 def _parse_thresholds(items: Sequence[str]) -> dict[str, float]:

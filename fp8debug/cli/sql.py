@@ -33,16 +33,18 @@ def sql(
     Without a query it lists the views with their columns and meanings. Only the run's own files can be read, and only
     SELECT, EXPLAIN, DESCRIBE and SUMMARIZE are admitted. It works while the training is still writing.
     """
+    from fp8debug.cli.collector import paused_collector
     from fp8debug.cli.question import find_question
     from fp8debug.cli.sink import Sink
 
     question = find_question(run_dir, query, file)
     sink = Sink.from_options(output_format, output, force=force, outside=question.run)
-    if question.query is None:
-        from fp8debug.cli.listing import write_listing
+    with paused_collector():
+        if question.query is None:
+            from fp8debug.cli.listing import write_listing
 
-        write_listing(question, sink)
-    else:
-        from fp8debug.cli.answer import write_answer
+            write_listing(question, sink)
+        else:
+            from fp8debug.cli.answer import write_answer
 
-        write_answer(question, sink)
+            write_answer(question, sink)
