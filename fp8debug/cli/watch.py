@@ -21,6 +21,7 @@ from fp8debug.hooks.launch import rank_and_world
 if TYPE_CHECKING:
     from fp8debug.hooks.session import CloseSummary
 
+PREFIX = "fp8debug: "
 NOTHING_RAN = (
     "no model with nn.Linear layers ran in this process; processes that a script starts are not watched: "
     "start each of them with attach, for example `torchrun --no-python fp8debug attach train.py`"
@@ -37,11 +38,13 @@ class Watch:
         self.options = options
         self.process = os.getpid()
         self.rank, _ = rank_and_world()
+        self.heard = ""
+        """The last line that the hooks said."""
         self.epilogue: list[str] = []
         self.stream = sys.stderr
         """Kept: the script may replace sys.stderr, and its replacement is not ours to write to."""
         command = ["fp8debug", *sys.argv[1:]]
-        self.hooks = AutoAttach(options, command=command, script=target.title, say=self.say)
+        self.hooks = AutoAttach(options, command=command, script=target.title, say=self._hear)
 
     def start(self) -> Callable[[], int]:
         """Install the hooks.
@@ -62,6 +65,10 @@ class Watch:
         if not self.options.quiet:
             self._print(line)
 
+    def _hear(self, line: str) -> None:
+        self.heard = line.removeprefix(PREFIX)
+        self.say(line)
+
     def _print(self, line: str) -> None:
         with suppress(OSError, ValueError):  # a closed stderr must not cost the training its exit code
             print(line, file=self.stream, flush=True)
@@ -74,7 +81,7 @@ class Watch:
             return self._stopped(stop)
         except NotRunnable as error:
             self._close("failed", str(error))
-            self._print(f"fp8debug: {error}")
+            self._print(f"{PREFIX}{error}")
             return error.exit_code
         except SystemExit as error:
             self._close(*_status_of_exit(error.code))
@@ -99,12 +106,14 @@ class Watch:
         try:
             summary = self.hooks.close(status, reason)
         except Exception:  # a bug of ours
-            self._print(f"fp8debug: the run was not closed in order:\n{traceback.format_exc().rstrip()}")
+            self._print(f"{PREFIX}the run was not closed in order:\n{traceback.format_exc().rstrip()}")
             return
         except KeyboardInterrupt:
-            self._print("fp8debug: interrupted again while closing; the parts written before are readable")
+            self._print(f"{PREFIX}interrupted again while closing; the parts written before are readable")
             return
-        self.epilogue = _last_lines(summary, early=status != "closed", rank=self.rank)
+        # Without a model the hooks say nothing, unless they had to give up.
+        why = (self.heard if summary is None else "") or (STOPPED_EARLY if status != "closed" else NOTHING_RAN)
+        self.epilogue = _last_lines(summary, why_nothing=why, rank=self.rank)
 
     def _say_epilogue(self) -> None:
         for line in self.epilogue:
@@ -113,18 +122,17 @@ class Watch:
 
     def _stopped(self, stop: StopBeforeTraining) -> int:
         if stop.message:
-            line = f"fp8debug: {stop.message.removeprefix('fp8debug: ')}"
+            line = PREFIX + stop.message.removeprefix(PREFIX)
             (self._print if stop.exit_code else self.say)(line)
         return stop.exit_code
 
 
-def _last_lines(summary: CloseSummary | None, *, early: bool, rank: int) -> list[str]:
+def _last_lines(summary: CloseSummary | None, *, why_nothing: str, rank: int) -> list[str]:
     """What is said at the end: the path with its counts and the next command, or loudly that there is nothing."""
-    who = f"fp8debug: rank {rank}: " if rank else "fp8debug: "
+    who = f"{PREFIX}rank {rank}: " if rank else PREFIX
     problems = summary.problems if summary else []
     if summary is None or not summary.n_records:
-        why = "; ".join(problems) or (STOPPED_EARLY if early else NOTHING_RAN)
-        return [f"{who}NOTHING WAS RECORDED: {why}"]
+        return [f"{who}NOTHING WAS RECORDED: {'; '.join(problems) or why_nothing}"]
     lines = [f"{who}warning: {problem}" for problem in problems]
     if rank == 0:
         lines += [

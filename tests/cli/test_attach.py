@@ -100,10 +100,11 @@ def test_hidden_verb_run_is_attach(script: Place) -> None:
 
 
 def test_last_two_lines_are_the_run_and_the_next_command(script: Place) -> None:
-    ran = script.attach("train.py", quiet=False, FAKE_RECORDS="12345", FAKE_PROBLEM="2 layers never ran")
+    variables = {"FAKE_RECORDS": "12345", "FAKE_PROBLEM": "2 layers never ran", "FAKE_SAY": "fp8debug: recording to x"}
+    ran = script.attach("train.py", quiet=False, stop_with=None, **variables)
     assert ran.out == b"out\n"
     assert ran.err.decode().splitlines() == [
-        "fp8debug: recording to somewhere",
+        "fp8debug: recording to x",
         "fp8debug: warning: 2 layers never ran",
         "fp8debug: recorded 12,345 tensors in 40 steps: runs/my run",
         "fp8debug: next: fp8debug report 'runs/my run'",
@@ -114,6 +115,11 @@ def test_other_ranks_leave_the_last_lines_to_the_first(script: Place) -> None:
     ran = script.attach("train.py", quiet=False, FAKE_RECORDS="5", RANK="3", WORLD_SIZE="4")
     assert b"recorded" not in ran.err
     assert b"fp8debug: rank 3: NOTHING WAS RECORDED: " in script.attach("train.py", quiet=False, RANK="3").err
+
+
+def test_hooks_that_gave_up_are_the_reason(script: Place) -> None:
+    ran = script.attach("train.py", quiet=False, FAKE_SAY="fp8debug: disabled before the first step (OSError: full)")
+    assert ran.err.endswith(NOTHING + b"disabled before the first step (OSError: full)\n")
 
 
 @pytest.mark.parametrize(

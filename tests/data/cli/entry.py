@@ -1,7 +1,8 @@
 """The command line with capture replaced by a stand-in that needs no torch and writes down what it is told.
 
 Environment: FAKE_LOG, a file that gets one JSON list a call; FAKE_RECORDS, how many tensors were "recorded" (absent:
-no model ran); FAKE_PROBLEM, a problem to report; FAKE_FAIL, `start:usage`, `start:bug` or `close:bug`.
+no model ran); FAKE_PROBLEM, a problem to report; FAKE_SAY, a line to say at the start; FAKE_FAIL, `start:usage`,
+`start:bug` or `close:bug`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class AutoAttach:
     def start(self) -> None:
         _log("start")
         _fail("start")
-        self._say("fp8debug: recording to somewhere")
+        if "FAKE_SAY" in os.environ:
+            self._say(os.environ["FAKE_SAY"])
 
     def close(self, status: str, reason: str | None) -> Summary | None:
         _log("close", status, reason)
