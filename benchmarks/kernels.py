@@ -11,6 +11,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -54,9 +55,9 @@ def tensor_speeds(engine: Engine, n: int, seconds: float) -> None:
         for dtype in (torch.bfloat16, torch.float32):
             t = values.to(dtype)
             size = t.numel() * t.element_size() / 1e9
-            count = best_seconds(lambda t=t: engine.count(t, torch.bfloat16), seconds)
-            health = best_seconds(lambda t=t: engine.health(t, torch.bfloat16), seconds)
-            aminmax = best_seconds(lambda t=t: torch.aminmax(t), seconds)
+            count = best_seconds(partial(engine.count, t, torch.bfloat16), seconds)
+            health = best_seconds(partial(engine.health, t, torch.bfloat16), seconds)
+            aminmax = best_seconds(partial(torch.aminmax, t), seconds)
             speeds = f"{size / count:7.2f} {size / health:7.2f} {size / aminmax:8.2f}"
             ratios = f"{health / aminmax:5.2f} {count / aminmax:5.2f}"
             print(f"{name:12} {str(dtype)[6:]:8} {speeds}         {ratios}")

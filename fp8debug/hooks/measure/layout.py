@@ -27,8 +27,12 @@ def flat_blocks(t: torch.Tensor, *, aligned: bool = True) -> Iterator[torch.Tens
     """Yield contiguous vectors that together are `t` in logical order.
 
     All but the last are a multiple of 8 bytes long, and if `aligned` each starts at an address divisible by 8, so that
-    they may be read as 64-bit words. A contiguous tensor is yielded whole, without a copy.
+    they may be read as 64-bit words. A contiguous tensor is yielded whole, without a copy; an empty one not at all.
     """
+    if t.numel() <= 1:  # contiguous with any stride, which a view in another dtype would not take
+        if t.numel():
+            yield t.clone(memory_format=torch.contiguous_format).reshape(-1)
+        return
     if t.is_contiguous() and not (aligned and t.data_ptr() % 8):
         yield t.reshape(-1)
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,8 @@ class _Scan:
 def health(t: torch.Tensor, way: codes.Route) -> Health:
     """Take the health of a detached CPU tensor of 2, 4 or 8 bytes an element, not empty."""
     found = _Scan(t, way.source)
-    value_of, dtype = codes.value_of, way.source
+    value_of: Callable[[int, torch.dtype], float] = codes.value_of
+    dtype = way.source
     if not way.health_of_source and way.counted is not way.source:
         to_zero, to_infinity = codes.ROUNDING_LIMITS[way.counted]
         dtype = way.counted
