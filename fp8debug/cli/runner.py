@@ -18,6 +18,7 @@ from typing import Any
 from fp8debug.cli.targets import NotRunnable, Target, container_spec, module_spec
 
 _OWN_MODULES = (__name__, "fp8debug.cli.targets")
+_WRAPPERS = "fp8debug.hooks.training"  # stands between the script and torch where it wraps an entry point
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def hide_own_frames(afterwards: Callable[[], None]) -> None:
 
 
 def _in_program(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that begins in the program; all of it when it never got there."""
+    """The part of a traceback that begins in the program, without our wrappers; all when it never got there."""
     entry = trace
     while entry is not None and not _is_own(entry):
         entry = entry.tb_next
@@ -78,6 +79,11 @@ def _in_program(trace: TracebackType | None) -> TracebackType | None:
         return trace
     while entry is not None and _is_own(entry):
         entry = entry.tb_next
+    last = entry
+    while last is not None:
+        while last.tb_next is not None and last.tb_next.tb_frame.f_globals.get("__name__") == _WRAPPERS:
+            last.tb_next = last.tb_next.tb_next
+        last = last.tb_next
     return entry
 
 

@@ -109,3 +109,11 @@ def test_script_without_a_model_is_told_so(place: Place) -> None:
     assert code == 0
     assert err.startswith("fp8debug: NOTHING WAS RECORDED: no model with nn.Linear layers ran in this process")
     assert not (place.folder / "fp8debug-runs").exists()
+
+
+def test_traceback_has_no_frame_of_ours_even_where_we_wrap_torch(training: Place) -> None:
+    code, _, err = attach(training, "-q", "--out", "run", "train.py", "loss.backward()")
+    bare = training.python("train.py", "loss.backward()")
+    assert code == bare.code == 1
+    assert "second time" in err
+    assert err == bare.err.decode()
