@@ -129,14 +129,15 @@ def _prose(name: str) -> str:
 def cli_page() -> str:
     """What each verb's `--help` prints."""
     verbs = [verb.name for verb in VERBS if not verb.hidden]
-    codes = ((str(int(code)), code.name.lower().replace("_", " ")) for code in ExitCode)
-    parts = [f"# Command line\n\n{NOTE}", _help()]
-    parts += [_help(verb) for verb in verbs]
-    parts.append("\n## Exit codes\n\n" + _table(("code", "meaning"), codes))
-    return "".join(parts)
+    exit_codes = (
+        f"Exit codes: {ExitCode.DONE:d} done, {ExitCode.FAILED:d} it could not be done, {ExitCode.USAGE:d} wrong "
+        f"usage, {ExitCode.FAIL_ON:d} done and the condition of `--fail-on` holds. `attach` passes on the script's own."
+    )
+    return f"# Command line\n\n{NOTE}\n{exit_codes}\n" + "".join(_help(verb) for verb in ("", *verbs))
 
 
-def _help(verb: str = "") -> str:
+def _help(verb: str) -> str:
+    """The section of a verb, or of the command itself where it is empty."""
     arguments = [verb] if verb else []
     # A terminal of known width: the pages must not depend on whose terminal it is.
     environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
