@@ -42,6 +42,18 @@ class Sample:
     keep_steps: tuple[int, ...] | None = None
     """Steps whose histograms are kept; None is every sampled one."""
 
+    def command(self, name: str) -> list[str]:
+        """The command line that records it."""
+        return ["fp8debug", "attach", *self.attach, "--out", f"{RUNS_FOLDER}/{name}", "--name", name, *self.script]
+
+    def thinning(self) -> dict[str, object]:
+        """What the manifest of the thinned run says under `options.thinned`."""
+        return {
+            "by": "sample_dumps/make.py",
+            "histograms_of_layers": self.keep_layers or "all",
+            "histograms_of_steps": list(self.keep_steps) if self.keep_steps is not None else "all",
+        }
+
 
 SAMPLES = {
     "gpt-healthy": Sample(
@@ -64,12 +76,11 @@ SAMPLES = {
 
 def record(name: str) -> RunDir:
     """Run the training under `fp8debug attach`, unless its recording is there."""
-    sample, path = SAMPLES[name], f"{RUNS_FOLDER}/{name}"
+    path = f"{RUNS_FOLDER}/{name}"
     if (ROOT / path).exists():
         print(f"{path} is there: used as it is", file=sys.stderr)
     else:
-        options = [*sample.attach, "--out", path, "--name", name]
-        subprocess.run([sys.executable, "-m", "fp8debug", "attach", *options, *sample.script], cwd=ROOT, check=True)
+        subprocess.run([sys.executable, "-m", *SAMPLES[name].command(name)], cwd=ROOT, check=True)
     run = RunDir(ROOT / path)
     if (status := run.read_manifest().status) != "closed":
         raise SystemExit(f"{path}: status is {status!r}, expected 'closed'; delete it and record anew")
@@ -88,11 +99,7 @@ def thin(source: RunDir, target: RunDir, sample: Sample) -> None:
                 part = target.part_path(name, rank, 0)
                 part.parent.mkdir(parents=True)
                 write_part(table, name, part)
-    manifest.options["thinned"] = {
-        "by": "sample_dumps/make.py",
-        "histograms_of_layers": sample.keep_layers or "all",
-        "histograms_of_steps": sample.keep_steps or "all",
-    }
+    manifest.options["thinned"] = sample.thinning()
     target.write_manifest(manifest)
 
 
