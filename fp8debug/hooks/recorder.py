@@ -6,11 +6,13 @@ import itertools
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from fp8debug.formats import Format
 from fp8debug.hooks.clock import Moment
@@ -22,6 +24,7 @@ from fp8debug.metrics import ErrorSums
 from fp8debug.recipes import CurrentScaling, Recipe
 from fp8debug.schema import RECORD_KEY
 
+_NOWHERE: AbstractContextManager[object] = nullcontext()
 TENSOR_CELL = [column.name for column in RECORD_KEY].index("tensor")
 
 
@@ -54,8 +57,8 @@ class Recorder:
 
     def record(self, seen: Observed, *, sampled: bool, raw: bool) -> None:
         """Take everything that is wanted of one tensor; nothing of it is kept afterwards."""
-        with self._lock, torch.no_grad():
-            value = seen.value.detach()
+        with self._lock, torch.no_grad(), _outside_transforms():
+            value = _unwrapped(seen.value).detach()
             self.fired.add(seen.layer)
             self.n_records += 1
             key = self._key(seen)
@@ -202,6 +205,20 @@ class Recorder:
         if (seen.layer, seen.tensor) not in self._unsupported:
             self._unsupported.add((seen.layer, seen.tensor))
             self.event("unsupported", reason, step=seen.moment.step, layer=seen.layer, tensor=seen.tensor)
+
+
+def _outside_transforms() -> AbstractContextManager[object]:
+    """Leave grad, vmap and the like of torch.func, which would wrap whatever we compute."""
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return _NOWHERE
+    return temporarily_clear_interpreter_stack()
+
+
+def _unwrapped(value: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where torch.func wraps it; under vmap it has the batch dimension too."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+    return value
 
 
 def _nonfinite_rows(value: torch.Tensor, health: Health) -> tuple[int | None, int | None]:

@@ -29,6 +29,7 @@ from fp8debug.hooks.measure.engine import Engine, load_engine
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.recorder import Observed, Recorder
 from fp8debug.hooks.scalars import as_scalar
+from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.training import StepReport, TrainingWatch
 from fp8debug.hooks.writer import PartWriter
 from fp8debug.rundir import LayerInfo, Manifest, RunDir
@@ -136,7 +137,7 @@ class Session:
             self._guarded(self.clock.close)
         if self.active:
             self._guarded(self._note_what_is_missing)
-            self._guarded(self.flush)
+            self.flush()
         disabled = self._manifest.status == "disabled"
         self._stop_watching()
         atexit.unregister(self.close)
@@ -171,8 +172,16 @@ class Session:
         self._recorder.event("disabled", text, step=self.clock.step)
         self._stop_watching()
         with contextlib.suppress(Exception):  # the disk may be what failed
-            self._writer.submit(self._recorder.take_batch())
+            self._write_last(self._recorder.take_batch())
         self._write_manifest()
+
+    def _write_last(self, batch: Batch) -> None:
+        if self._writer.error is None:
+            self._writer.submit(batch)
+        else:  # its thread has ended; what it could not write is lost, but why may still be told
+            events = Batch()
+            events.rows["events"] = batch.rows["events"]
+            self._writer.write(events)
 
     def __enter__(self) -> Session:
         return self
@@ -206,6 +215,10 @@ class Session:
 
     def flush(self) -> None:
         """Hand what was collected to the writer now."""
+        if self.active:
+            self._guarded(self._flush)
+
+    def _flush(self) -> None:
         if self._writer.error is not None:
             raise self._writer.error
         self._flushed_s = time.monotonic()

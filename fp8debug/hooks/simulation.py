@@ -2,14 +2,15 @@
 
 One state per (layer, tensor, recipe), shared by all calls. A history advances once per micro-batch (or step): here
 when the first observation of a later micro-batch arrives, which is the same as after the forward for `x` and after
-that micro-batch's backward for `dy`, since nothing of the tensor is observed in between. Recomputed and evaluation
-passes read the scale in force and leave the history alone.
+that micro-batch's backward for `dy`, since nothing of the tensor is observed in between. A recomputed pass reads the
+scale of its forward, an evaluation pass the one that the next forward will have; both leave the history alone.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +59,8 @@ class ScaleSimulator:
         tracks = self._tracks.get((layer, tensor))
         if tracks is None:
             tracks = self._tracks[layer, tensor] = [self._new_track(r, tensor) for r in self._recipes]
+        if moment.pass_ == "eval":
+            return [s for track in tracks for s in _scales_of(_rolled(track))]
         advances = moment.pass_ in ("forward", "backward")
         if advances:
             period = (moment.step, 0 if self._per_step else moment.microbatch)
@@ -80,6 +83,14 @@ class ScaleSimulator:
         if track.rolled_at is not None and period != track.rolled_at:
             track.state.roll(track.rolled_at[0])
         track.rolled_at = period
+
+
+def _rolled(track: _Track) -> _Track:
+    """A copy of `track` that has consumed what it has seen."""
+    state = copy.deepcopy(track.state)
+    if track.rolled_at is not None:
+        state.roll(track.rolled_at[0])
+    return replace(track, state=state)
 
 
 def _scales_of(track: _Track) -> list[ScaleInForce]:

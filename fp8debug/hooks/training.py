@@ -126,7 +126,7 @@ class TrainingWatch:
         if not in_backward():  # reentrant checkpointing calls backward for its own ends
             self._ours(self._note_loss, tensors)
         result = original(*args, **kwargs)
-        self._clock.backward()
+        self._ours(self._clock.backward)
         return result
 
     def _note_loss(self, tensors: Any) -> None:
@@ -149,8 +149,11 @@ class TrainingWatch:
         before = self.n_optimizer_steps
         result = original(scaler, *args, **kwargs)
         if self.n_optimizer_steps == before:
-            self._clock.optimizer_stepped(skipped=True)
+            self._ours(self._note_skipped_step)
         return result
+
+    def _note_skipped_step(self) -> None:
+        self._clock.optimizer_stepped(skipped=True)
 
     def _around_clip(self, original: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(parameters, torch.Tensor):
@@ -184,7 +187,7 @@ class TrainingWatch:
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.n_optimizer_steps += 1
-        self._clock.optimizer_stepped()
+        self._ours(self._clock.optimizer_stepped)
         self._ours(self._note_optimizer, optimizer)
 
     def _note_gradients(self, optimizer: torch.optim.Optimizer) -> None:

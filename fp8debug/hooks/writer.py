@@ -82,8 +82,9 @@ class PartWriter:
         for name, table in batch.to_arrow().items():
             number = self._next_part.get(name, 0)
             path = self._run_dir.part_path(name, self._rank, number)
-            if number == 0:
-                path.parent.mkdir(parents=True, exist_ok=True)
+            if number == 0:  # the run directory itself is not made again when somebody has removed it
+                path.parent.parent.mkdir(exist_ok=True)
+                path.parent.mkdir(exist_ok=True)
             write_part(table, name, path)
             self._next_part[name] = number + 1
 

@@ -78,9 +78,11 @@ class InputIsolation(ModuleHook):
     """Gives the layer a view of its input, so that the gradient of the view is this GEMM's `dx` and no other's."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if args and isinstance(args[0], torch.Tensor) and args[0].requires_grad:
-            return (args[0].view_as(args[0]), *args[1:]), kwargs
-        return None
+        x = _input(args, kwargs)
+        if not isinstance(x, torch.Tensor) or not x.requires_grad:
+            return None
+        own = x.view_as(x)
+        return ((own, *args[1:]), kwargs) if args else (args, kwargs | {"input": own})
 
 
 class ForwardHook(ModuleHook):
@@ -98,7 +100,7 @@ class ForwardHook(ModuleHook):
         if not observer.active:
             return
         try:
-            self._observe(observer, module, args[0] if args else kwargs.get("input"), _first_tensor(output))
+            self._observe(observer, module, _input(args, kwargs), _first_tensor(output))
         except Exception as error:  # whatever goes wrong in here is ours and must not reach the training
             observer.fail(error)
 
@@ -116,9 +118,9 @@ class ForwardHook(ModuleHook):
         if "y" in observer.tensors:
             observer.observe(self._name, "y", y, gemm_dtype, moment)
         if y.requires_grad and moment.pass_ != "eval":
-            y.register_hook(GradientHook(observer, self._name, "dy", gemm_dtype, moment))
+            _gemm_result(y).register_hook(GradientHook(observer, self._name, "dy", gemm_dtype, moment, y.shape))
         if "dx" in observer.tensors and x.requires_grad and moment.pass_ != "eval":
-            x.register_hook(GradientHook(observer, self._name, "dx", gemm_dtype, moment))
+            x.register_hook(GradientHook(observer, self._name, "dx", gemm_dtype, moment, x.shape))
         if "dw" in observer.tensors and moment.pass_ != "eval":
             self._watch_weight(observer, module._parameters.get("weight"), gemm_dtype)
 
@@ -136,12 +138,21 @@ class GradientHook:
 
     __torch_unserializable__ = True  # saves the warning when somebody saves the tensor
 
-    def __init__(self, observer: Observer, layer: str, tensor: str, gemm_dtype: torch.dtype, moment: Moment) -> None:
+    def __init__(
+        self,
+        observer: Observer,
+        layer: str,
+        tensor: str,
+        gemm_dtype: torch.dtype,
+        moment: Moment,
+        shape: torch.Size,
+    ) -> None:
         self._observer = observer
         self._layer = layer
         self._tensor = tensor
         self._gemm_dtype = gemm_dtype
         self._moment = moment._replace(pass_="backward")
+        self._shape = shape
 
     def __call__(self, gradient: torch.Tensor) -> None:
         observer = self._observer
@@ -150,7 +161,7 @@ class GradientHook:
         try:
             observer.clock.backward()
             if self._tensor in observer.tensors:
-                observer.observe(self._layer, self._tensor, gradient, self._gemm_dtype, self._moment)
+                observer.observe(self._layer, self._tensor, gradient.view(self._shape), self._gemm_dtype, self._moment)
         except Exception as error:  # as in ForwardHook
             observer.fail(error)
 
@@ -171,6 +182,22 @@ class WeightGradientHook:
             observer.observe(self._layer, "dw", gradient, self._gemm_dtype, observer.clock.weight_gradient())
         except Exception as error:  # as in ForwardHook
             observer.fail(error)
+
+
+def _input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args else kwargs.get("input")
+
+
+def _gemm_result(y: torch.Tensor) -> torch.Tensor:
+    """The tensor whose gradient is the GEMM's `dy`.
+
+    A biased nn.Linear returns, for an input of three dimensions, a view of its GEMM's result, and a hook on a view is
+    lost without a word once the view is modified in place, as by ReLU(inplace=True).
+    """
+    base = y._base
+    if base is None or not base.requires_grad or base.numel() != y.numel() or base.shape[-1] != y.shape[-1]:
+        return y
+    return base
 
 
 def _first_tensor(output: Any) -> torch.Tensor | None:
