@@ -137,10 +137,12 @@ def isolated_hits(run: Run) -> tuple[IsolatedHit, ...]:
     return tuple(IsolatedHit(*row) for row in run.sql(_ISOLATED).fetchall())
 
 
-def _badness(verdict: Verdict) -> tuple[bool, float, float]:
-    """Sort key: candidates first, then by dB lost, what has no number last."""
-    return verdict.level != "candidate", -_or_zero(verdict.db_lost), -_or_zero(verdict.worst_db_lost)
+def _badness(verdict: Verdict) -> tuple[bool, float, float, str]:
+    """Sort key: candidates first, then by dB lost to a hundredth, what has no number last."""
+    return (
+        verdict.level != "candidate", -_or_less(verdict.db_lost), -_or_less(verdict.worst_db_lost), verdict.recipe
+    )  # fmt: skip
 
 
-def _or_zero(number: float | None) -> float:
-    return number if number is not None and math.isfinite(number) else -1.0
+def _or_less(number: float | None) -> float:
+    return round(number, 2) if number is not None and math.isfinite(number) else -1.0

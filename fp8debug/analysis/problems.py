@@ -49,9 +49,10 @@ def _of_the_run(facts: RunFacts) -> Iterator[Problem]:
 
 def _not_finite(facts: RunFacts, health: Health) -> Iterator[Problem]:
     if health.n_nan or health.n_inf:
+        operands = "1 operand" if health.n_operands_nonfinite == 1 else f"{health.n_operands_nonfinite} operands"
         yield Problem(
             "nonfinite",
-            f"{health.n_nan:,} NaN and {health.n_inf:,} Inf values in {health.n_operands_nonfinite} operands, first in "
+            f"{health.n_nan:,} NaN and {health.n_inf:,} Inf values in {operands}, first in "
             f"{health.first_nonfinite_layer} {health.first_nonfinite_tensor} at step {health.first_nonfinite_step}",
         )
     for name, course in (("loss", facts.loss), ("gradient norm", facts.grad_norm)):

@@ -144,9 +144,14 @@ def _worst_record(term: Term, run: Run) -> Iterator[str]:
             using (segment, rank, seq, recipe, fmt) where true"""
     rows = run.sql(
         f"""
-        select count(*) over (), layer, tensor, recipe, step, {term.name}
-        from {source} and isfinite({term.name}) and {term.name} {term.operator} $limit
-        order by {term.name} {order}, step, layer, tensor
+        with found as (
+            select segment, rank, seq, recipe, fmt, layer, tensor, step, {term.name} as value
+            from {source} and isfinite({term.name}) and {term.name} {term.operator} $limit
+        )
+        select
+            (select count(distinct (segment, rank, seq, recipe, fmt)) from found), layer, tensor, recipe, step, value
+        from found
+        order by value {order}, step, layer, tensor
         limit 1
         """,
         limit=term.limit,

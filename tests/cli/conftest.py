@@ -1,7 +1,8 @@
-"""Programs run twice, by `python` and by `fp8debug attach`, in a folder of their own."""
+"""Programs run twice, by `python` and by `fp8debug attach`, in a folder of their own; runs to report on."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -82,3 +84,23 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path.resolve())
+
+
+@pytest.fixture(scope="session")
+def runs() -> ModuleType:
+    """The builders of `report_runs.py`."""
+    path = Path(__file__).with_name("report_runs.py")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def shared(runs: ModuleType, synthetic_run: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the runs `faulty` and `healthy`, which tests only read."""
+    folder = tmp_path_factory.mktemp("report").resolve()
+    runs.write_faulty(synthetic_run, folder / "faulty")
+    runs.write_healthy(synthetic_run, folder / "healthy")
+    return folder

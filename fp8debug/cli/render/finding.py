@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from fp8debug.analysis.course import metric_that_hurts
 from fp8debug.analysis.findings import Finding, Series, Verdict
 from fp8debug.cli.render.sparkline import sparkline
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import chunks, columns, display_width, escape, wrap
-from fp8debug.cli.render.wording import METRICS, listed, operand, sentence, step_range
+from fp8debug.cli.render.wording import METRICS, listed, operand, step_range, with_full_stop
 
 _INDENT = " " * 3
+_IN_SHORT = {"underflow": "become zero", "overflow": "clipped", "scale_gap_bits": "too much scale"}
 
 
 def candidate_lines(place: int, finding: Finding, thresholds: Mapping[str, float], looks: Looks) -> Iterator[str]:
@@ -45,45 +47,50 @@ def _heading(place: int, finding: Finding, note: str, looks: Looks) -> Iterator[
         styled = f"{number:<{len(_INDENT)}}{looks.bold(name)}" + (f"  {looks.dim(note)}" if note else "")
         yield styled + (" " * blanks + looks.bold(loss) if loss else "")
         return
-    first, *rest = chunks(name, looks.width - len(_INDENT))
+    first, *rest = chunks(escape(finding.layer), looks.width - len(_INDENT))
     yield f"{number:<{len(_INDENT)}}{looks.bold(first)}"
     yield from (_INDENT + looks.bold(piece) for piece in rest)
-    if second := "  ".join(filter(None, (note, loss))):
-        yield _INDENT + second
+    yield _INDENT + "  ".join(filter(None, (escape(finding.tensor), note, loss)))
 
 
 def _loss(verdict: Verdict) -> str:
     """How bad it is, in the one number that says it."""
-    if verdict.db_lost is not None and verdict.db_lost >= 0.05:
-        return f"{verdict.db_lost:.1f} dB lost"
-    if verdict.underflow is not None and "underflow" in verdict.criteria:
-        return f"{METRICS['underflow'].text(verdict.underflow)} become zero"
-    if verdict.scale_gap_bits is not None and "gap" in verdict.criteria:
-        return f"scale off by {METRICS['scale_gap_bits'].text(verdict.scale_gap_bits)}"
-    return ""
+    metric = metric_that_hurts(verdict)
+    value = {
+        "underflow": verdict.underflow,
+        "overflow": verdict.overflow,
+        "scale_gap_bits": verdict.scale_gap_bits,
+    }.get(metric)
+    if value is not None:
+        return f"{METRICS[metric].text(value)} {_IN_SHORT[metric]}"
+    return "" if verdict.db_lost is None else f"{verdict.db_lost:.1f} dB lost"
 
 
 def _reason(verdict: Verdict, looks: Looks) -> list[str]:
-    where = (
-        f"Under {escape(verdict.recipe)} ({escape(verdict.fmt)}), {step_range(verdict.first_step, verdict.last_step)}"
-    )
-    return wrap(sentence(f"{where}: {escape(verdict.reason)}"), looks.width, indent=_INDENT)
+    steps = step_range(verdict.first_step, verdict.last_step)
+    text = f"Under {verdict.recipe} ({verdict.fmt}), {steps}: {verdict.reason}"
+    return wrap(with_full_stop(escape(text)), looks.width, indent=_INDENT)
 
 
 def _recipes(verdicts: Sequence[Verdict], looks: Looks) -> Iterator[str]:
-    rows = [("recipe", "format", "steps", "sampled steps that hit", "dB lost", "")]
+    rows: list[tuple[str, ...]] = [
+        ("recipe", "format", "steps", "sampled steps that hit", "steps with a gap", "dB lost", "")
+    ]
     rows += [
         (
             escape(verdict.recipe),
             escape(verdict.fmt),
             f"{verdict.first_step}-{verdict.last_step}",
             f"{verdict.n_hit_steps} of {verdict.n_observed_steps}",
+            f"{verdict.n_gap_hit_steps} of {verdict.n_gap_steps}" if verdict.n_gap_hit_steps else "",
             "-" if verdict.db_lost is None else f"{verdict.db_lost:.1f}",
             "watch only" if verdict.level == "watch" else "",
         )
         for verdict in verdicts
     ]
-    head, *body = columns(rows, right=(False, False, False, True, True, False))
+    if not any(row[4] for row in rows[1:]):
+        rows = [(*row[:4], *row[5:]) for row in rows]
+    head, *body = columns(rows, right=(False, False, False, *[True] * (len(rows[0]) - 4)))
     yield _INDENT + looks.dim(head)
     yield from (_INDENT + line for line in body)
 

@@ -13,7 +13,7 @@ from fp8debug.cli.render.finding import candidate_lines, watch_lines
 from fp8debug.cli.render.run_facts import run_lines
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import columns, escape, wrap
-from fp8debug.cli.render.wording import count, listed, operand, sentence
+from fp8debug.cli.render.wording import count, listed, operand, with_full_stop
 
 
 def render_report(report: Report, looks: Looks, *, run_path: str) -> str:
@@ -145,7 +145,7 @@ def _problems(report: Report, looks: Looks) -> Iterator[str]:
     yield looks.bold(looks.red("PROBLEMS: what went wrong or is missing"))
     for problem in report.problems:
         times = f" ({problem.count:,} times)" if problem.count > 1 else ""
-        yield from wrap(f"- {sentence(escape(problem.message))}{times}", looks.width, hanging="  ")
+        yield from wrap(f"- {with_full_stop(escape(problem.message))}{times}", looks.width, hanging="  ")
 
 
 def _next(report: Report, looks: Looks, run_path: str) -> Iterator[str]:

@@ -75,7 +75,6 @@ def operand(layer: str, tensor: str) -> str:
     return f"{escape(layer)} {escape(tensor)}"
 
 
-def sentence(text: str) -> str:
-    """Upper-case start, full stop; semicolons between clauses stay."""
-    text = text[:1].upper() + text[1:]
+def with_full_stop(text: str) -> str:
+    """The text as a sentence; its first word may be a name and stays as it is."""
     return text if text.endswith((".", "!", "?", "...")) else text + "."
