@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,19 +69,9 @@ class NumbaEngine(TorchEngine):
         """Return the error sums of a histogram for each (scale, format)."""
         return sums.of_histogram(values, counts, requests)
 
-    def tensor_error_sums(
-        self, t: torch.Tensor, requests: Sequence[tuple[np.float32, Format]], counted: Counted | None = None
-    ) -> list[ErrorSums]:
-        """Return the error sums of an FP32 or FP64 tensor from its FP32 values; see Engine."""
-        counted = counted or self.count(t, torch.float32)
-        low = self.error_sums(counted.values, counted.counts, requests)
-        with torch.no_grad():
-            blocks = layout.flat_blocks(layout.storage_order(t.detach().cpu()), aligned=False)
-            exact = sums.of_values((block.to(torch.float32).numpy() for block in blocks), requests)
-        return [
-            replace(e, n_low=b.n_low, low_sum_x2=b.low_sum_x2, low_sum_err2=b.low_sum_err2)
-            for e, b in zip(exact, low, strict=True)
-        ]
+    def _element_sums(self, t: torch.Tensor, requests: Sequence[tuple[np.float32, Format]]) -> list[ErrorSums]:
+        blocks = layout.flat_blocks(layout.storage_order(t), aligned=False)
+        return sums.of_values((block.to(torch.float32).numpy() for block in blocks), requests)
 
     @contextmanager
     def _scratch(self) -> Iterator[Scratch]:

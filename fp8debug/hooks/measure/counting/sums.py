@@ -126,8 +126,9 @@ def _block_sums(x: Float32, row: Float32) -> tuple[float, float, float, float, i
         is_finite = magnitude < _INF
         magnitude = magnitude if is_finite else np.float32(0)
         scaled = magnitude * row[SCALE]
+        rounded = _round(scaled, row) * row[INVERSE]
         # An infinite inverse makes no NaN of a zero: zeros are left out of a histogram's sums as well.
-        rounded = _round(scaled, row) * row[INVERSE] if magnitude != 0 else np.float32(0)
+        rounded = rounded if magnitude != 0 else np.float32(0)
         value, q = np.float64(magnitude), np.float64(rounded)
         error = value - q
         x2 += value * value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,17 +10,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fp8debug import metrics
+from fp8debug.formats import fake_quantize, overflows
 from fp8debug.hooks.measure import checksum, codes, layout
 from fp8debug.hooks.measure.engine import Counted
 from fp8debug.hooks.measure.health import EMPTY, Health
+from fp8debug.metrics import ErrorSums, RankedHistogram
+from fp8debug.recipes import scale_inv
 
 if TYPE_CHECKING:
     from fp8debug.formats import Format
-    from fp8debug.metrics import ErrorSums
 
-CHUNK = 1 << 20
-"""Elements of one temporary; bincount widens every code to 64 bits."""
+CHUNK = 1 << 18
+"""Elements of one temporary on the CPU: small enough to stay in a cache."""
 
 
 class TorchEngine:
@@ -44,14 +45,16 @@ class TorchEngine:
             return EMPTY
         with torch.no_grad():
             values = t.detach()
-            if way.counted in codes.FP8_DTYPES:
+            if way.counted in codes.FP8_DTYPES:  # has no reductions in torch
                 return codes.health_of_codes(dense_counts(values.cpu(), way), way.counted)
             read_as = way.source if way.health_of_source else way.counted
             low, high = torch.aminmax(values)
             amax = float(torch.maximum(low.abs(), high.abs()).to(way.source).to(read_as))
             if np.isfinite(amax):
                 return Health(t.numel(), None, None, 0, 0, 0, None, amax)
-            return exact_health(values, way.source, read_as)
+            if way.health_of_source or t.device.type != "cpu":
+                return exact_health(values, way.source, read_as)
+            return codes.health_of_codes(dense_counts(values, way), way.counted)
 
     def count(self, t: torch.Tensor, gemm_dtype: torch.dtype) -> Counted:
         """Count the distinct values of `t` as the GEMM reads it; raises UnsupportedDtype."""
@@ -76,7 +79,8 @@ class TorchEngine:
         requests: Sequence[tuple[np.float32, Format]],
     ) -> list[ErrorSums]:
         """Return the error sums of a histogram for each (scale, format)."""
-        return [metrics.error_sums(values, counts, scale, fmt) for scale, fmt in requests]
+        histogram = RankedHistogram(values, counts)
+        return [histogram.error_sums(scale, fmt) for scale, fmt in requests]
 
     def tensor_error_sums(
         self, t: torch.Tensor, requests: Sequence[tuple[np.float32, Format]], counted: Counted | None = None
@@ -85,13 +89,26 @@ class TorchEngine:
         counted = counted or self.count(t, torch.float32)
         low = self.error_sums(counted.values, counted.counts, requests)
         with torch.no_grad():
-            x = t.detach().cpu().to(torch.float32).reshape(-1).numpy()
-        values, counts = np.unique(x[np.isfinite(x)], return_counts=True)
-        exact = self.error_sums(values, counts, requests)
+            exact = self._element_sums(t.detach().cpu(), requests)
         return [
             replace(e, n_low=b.n_low, low_sum_x2=b.low_sum_x2, low_sum_err2=b.low_sum_err2)
             for e, b in zip(exact, low, strict=True)
         ]
+
+    def _element_sums(self, t: torch.Tensor, requests: Sequence[tuple[np.float32, Format]]) -> list[ErrorSums]:
+        """Sum over the elements of a CPU tensor; the low_ sums are left at 0."""
+        found = [ErrorSums() for _ in requests]
+        for chunk in cpu_chunks(t):
+            x32 = chunk.to(torch.float32).numpy()
+            for (scale, fmt), sums in zip(requests, found, strict=True):
+                add_elements(sums, x32[np.isfinite(x32)], scale, fmt)
+        return found
+
+
+def cpu_chunks(t: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield vectors of at most CHUNK elements that together are a CPU tensor, in any order."""
+    for block in layout.flat_blocks(layout.storage_order(t)):
+        yield from block.split(CHUNK)
 
 
 def dense_counts(values: torch.Tensor, way: codes.Route) -> npt.NDArray[np.int64]:
@@ -99,24 +116,50 @@ def dense_counts(values: torch.Tensor, way: codes.Route) -> npt.NDArray[np.int64
     bits = torch.uint8 if way.counted.itemsize == 1 else torch.int16
     size = 1 << (8 * way.counted.itemsize)
     total = torch.zeros(size, dtype=torch.int64)
-    for block in layout.flat_blocks(layout.storage_order(values)):
-        for chunk in block.split(CHUNK):
-            code = chunk.to(way.source).to(way.counted).view(bits).to(torch.int32) & (size - 1)
-            total += torch.bincount(code, minlength=size)
+    buffer = torch.empty(min(CHUNK, values.numel()), dtype=torch.int32)
+    for chunk in cpu_chunks(values):
+        code = buffer[: chunk.numel()]
+        code.copy_(chunk.to(way.source).to(way.counted).view(bits)).bitwise_and_(size - 1)
+        total += torch.bincount(code, minlength=size)
     dense: npt.NDArray[np.int64] = total.numpy()
     return dense
 
 
-def exact_health(values: torch.Tensor, source: torch.dtype, read_as: torch.dtype) -> Health:
-    """Count everything: a dozen passes, for tensors that hold NaN or Inf and for histograms."""
-    x = values.to(source).to(read_as).to(torch.float32)
+def exact_health(t: torch.Tensor, source: torch.dtype, read_as: torch.dtype) -> Health:
+    """Count everything of a tensor cast to `source`, then to `read_as`: a dozen passes and one transfer."""
+    chunks = cpu_chunks(t) if t.device.type == "cpu" else iter([t])
+    rows = torch.stack([_statistics(chunk.to(source).to(read_as).to(torch.float32)) for chunk in chunks]).cpu().numpy()
+    smallest = float(rows[:, 5].min())
+    n_zero, n_neg_zero, n_nan, n_posinf, n_neginf = (int(total) for total in rows[:, :5].sum(axis=0))
+    return Health(
+        t.numel(), n_zero, n_neg_zero, n_nan, n_posinf, n_neginf,
+        amin=smallest if np.isfinite(smallest) else None, amax=float(rows[:, 6].max()),
+    )  # fmt: skip
+
+
+def _statistics(x: torch.Tensor) -> torch.Tensor:
+    """Zeros, negative zeros, NaN, +Inf, -Inf, smallest non-zero (Inf: none), largest finite magnitude, float64 (7,)."""
     magnitude = torch.where(torch.isfinite(x), x.abs(), 0.0)
     zero = x == 0
     amin = torch.where(magnitude > 0, magnitude, torch.inf).amin()
-    flags = (zero, zero & x.signbit(), x.isnan(), torch.isposinf(x), torch.isneginf(x))
-    # One transfer from a device; float64 holds every count and every float32.
-    numbers = torch.stack([*(flag.sum().double() for flag in flags), amin.double(), magnitude.amax().double()])
-    *counts, smallest, largest = numbers.tolist()
-    n_zero, n_neg_zero, n_nan, n_posinf, n_neginf = map(int, counts)
-    smallest = smallest if np.isfinite(smallest) else None
-    return Health(values.numel(), n_zero, n_neg_zero, n_nan, n_posinf, n_neginf, smallest, largest)
+    flags = (zero, zero & x.signbit(), x.isnan(), x == torch.inf, x == -torch.inf)
+    counts = [torch.count_nonzero(flag) for flag in flags]
+    return torch.stack([number.to(torch.float64) for number in (*counts, amin, magnitude.amax())])
+
+
+def add_elements(sums: ErrorSums, x32: npt.NDArray[np.float32], scale: np.float32, fmt: Format) -> None:
+    """Add finite FP32 elements, (n,), to sums of one scale and format; the low_ sums are left alone."""
+    sums.n += x32.size
+    x32 = x32[x32 != 0]
+    with np.errstate(all="ignore"):
+        scaled = x32 * scale
+        q32 = fake_quantize(scaled, fmt) * scale_inv(scale)
+        x, q = x32.astype(np.float64), q32.astype(np.float64)
+        error = x - q
+    sums.n_nonzero += x.size
+    sums.n_underflow += int(np.count_nonzero(q32 == 0))
+    sums.n_overflow += int(np.count_nonzero(overflows(scaled, fmt)))
+    sums.sum_x2 += float(x @ x)
+    sums.sum_q2 += float(q @ q)
+    sums.sum_xq += float(x @ q)
+    sums.sum_err2 += float(error @ error)
