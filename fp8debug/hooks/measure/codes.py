@@ -16,7 +16,6 @@ from fp8debug.hooks.measure.health import Health
 
 FP8_DTYPES = frozenset({torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz})
 
-
 INFINITY = {torch.bfloat16: 0x7F80, torch.float16: 0x7C00, torch.float32: 0x7F800000}
 """Code of +Inf; larger magnitudes are NaN, smaller ones finite."""
 
@@ -67,7 +66,6 @@ class CodeTable:
     values: npt.NDArray[np.float32]
     """Value of each code, (256,) or (65536,); exact."""
     finite: npt.NDArray[np.bool_]
-    nan: npt.NDArray[np.bool_]
 
 
 @functools.cache
@@ -75,7 +73,7 @@ def code_table(dtype: torch.dtype) -> CodeTable:
     """Return the table of a dtype of 1 or 2 bytes."""
     bits = np.arange(1 << (8 * dtype.itemsize), dtype=np.uint16 if dtype.itemsize == 2 else np.uint8)
     values = torch.from_numpy(bits).view(dtype).to(torch.float32).numpy()
-    return CodeTable(values, np.isfinite(values), np.isnan(values))
+    return CodeTable(values, np.isfinite(values))
 
 
 def value_of(code: int, dtype: torch.dtype) -> float:

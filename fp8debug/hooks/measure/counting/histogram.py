@@ -79,8 +79,9 @@ def _dense8(t: torch.Tensor, scratch: Scratch) -> Dense:
         scratch.add_checksum(data)
         if data.size % 2:
             odd[data[-1]] += 1
-        for start in range(0, data.size - 1, PASS):
-            scratch.count_codes(data[start : start + PASS // 2 * 2][: (data.size - start) // 2 * 2].view(np.uint16))
+        pair_codes = data[: data.size // 2 * 2].view(np.uint16)
+        for start in range(0, pair_codes.size, PASS):
+            scratch.count_codes(pair_codes[start : start + PASS])
             pairs += scratch.take()
     square = pairs.reshape(256, 256)
     dense: Dense = odd + square.sum(axis=0) + square.sum(axis=1)

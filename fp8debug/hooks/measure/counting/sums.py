@@ -118,7 +118,8 @@ def _weighted_sums(x: Float32, weights: Float64, low_weights: Float64, row: Floa
 
 
 @kernel("UniTuple(float64, 8)(float32[::1], float32[::1])", fastmath=REORDER)
-def _block_sums(x: Float32, row: Float32) -> tuple[float, float, float, float, int, int, int, int]:
+def _block_sums(x: Float32, row: Float32) -> tuple[float, ...]:
+    """Sum over elements; returns the four sums, then underflow, overflow, finite and non-zero elements."""
     x2 = q2 = xq = err2 = 0.0
     underflow, overflow, finite, nonzero = 0, 0, 0, 0
     for i in range(x.size):
