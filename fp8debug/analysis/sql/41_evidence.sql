@@ -1,4 +1,4 @@
--- What the rules judge: one row a record, recipe and format, and the criteria it meets; what proves nothing is left out.
+-- What the rules judge: one row a record, recipe and format, with the criteria it meets; what proves nothing is absent.
 -- Left out: evaluation and recomputed passes, records with few non-zeros, the first rolls of simulated delayed scaling.
 -- series: sampled: all criteria, from the error sums | gap: the scale gap alone, at every pass that has one
 -- sqnr_floor: SQNR that rounding alone can give at worst, dB

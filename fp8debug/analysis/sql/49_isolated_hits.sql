@@ -5,19 +5,23 @@
 create or replace view isolated_hits as
 with isolated as (
     select
-        s.*, array_to_string(criteria_list(s.by_gap, s.by_underflow, false, s.by_gain, s.by_sqnr), ', ') as criteria
-    from operand_steps as s
-    join operands as o using (level, recipe, fmt, layer, tensor)
-    where level = 'hit' and (s.is_hit or s.is_gap_hit) and not o.is_persistent
+        e.step, e.recipe, e.layer, e.tensor, max(e.db_lost) as db_lost,
+        criteria_list(bool_or(e.hit_gap), bool_or(e.hit_underflow), false, bool_or(e.hit_gain), bool_or(e.hit_sqnr))
+            as criteria,
+        format('{} {} ({})', e.layer, e.tensor, array_to_string(criteria, ', ')) as what
+    from evidence as e
+    join operands as o using (recipe, fmt, layer, tensor)
+    where not e.alternate
+      and (e.hit_gap or e.hit_underflow or e.hit_gain or e.hit_sqnr)
+      and o.level = 'hit' and not o.is_persistent
+    group by e.step, e.recipe, e.fmt, e.layer, e.tensor
 )
 select
     step, recipe, count(*) as n_operands, max(db_lost) as db_lost,
     format(
         'step {}: {} hit once under {}: {}{}', step,
         case when count(*) = 1 then '1 operand' else count(*) || ' operands' end, recipe,
-        array_to_string(
-            list_slice(list(format('{} {} ({})', layer, tensor, criteria) order by db_lost desc nulls last), 1, 3), '; '
-        ),
+        array_to_string(list_slice(list(what order by db_lost desc nulls last), 1, 3), '; '),
         case when count(*) > 3 then '; …' else '' end
     ) as message
 from isolated

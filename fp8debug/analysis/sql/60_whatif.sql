@@ -1,16 +1,16 @@
 -- What another scale would do to every histogram: errors in format fmt; scale_of may use columns of tensors.
 -- Example: from whatif('E4M3', scale_of := current_scale(amax, 'E4M3') / 4)
+-- Records without a non-zero value have no row. Histograms of FP8 payloads are left out: their loss is already there.
 create or replace macro whatif(fmt, scale_of) as table
-with factors as (
-    select
-        segment, rank, seq, n - n_nan - n_posinf - n_neginf as n_finite,
-        (scale_of)::float as scale, 1::float / scale as scale_inv
+with records as (
+    select *, n - n_nan - n_posinf - n_neginf as n_finite, (scale_of)::float as scale, 1::float / scale as scale_inv
     from tensors
+    where sampled
 ),
 scaled as (
-    select segment, rank, seq, scale_inv, h.value::double as x, h.count as c, h.value * scale as a
+    select segment, rank, seq, r.scale_inv, h.value::double as x, h.count as c, h.value * r.scale as a
     from stored.histograms as h
-    join factors using (segment, rank, seq)
+    join records as r using (segment, rank, seq)
     where h.counted = 'high' and h.value <> 0
 ),
 rounded as (
@@ -29,12 +29,11 @@ sums as (
     group by segment, rank, seq
 )
 select
-    t.segment, t.step, t.microbatch, t.call, t.pass, t.rank, t.layer, t.tensor, t.seq, fmt as fmt, f.scale,
-    f.n_finite as n, s.n_nonzero,
+    segment, step, microbatch, call, pass, rank, layer, tensor, seq, fmt as fmt, r.scale,
+    n_finite as n, n_nonzero,
     mse(sum_err2, n_finite) as mse, sqnr_db(sum_x2, sum_err2) as sqnr_db, rel_l2(sum_x2, sum_err2) as rel_l2,
     cosine(sum_xq, sum_x2, sum_q2) as cosine, gain(sum_xq, sum_x2) as gain,
     ratio(coalesce(n_zeroed, 0), n_nonzero) as underflow, ratio(coalesce(n_clipped, 0), n_finite) as overflow,
-    is_exact(sum_err2) as exact, t.amin, t.amax, t.approx
+    is_exact(sum_err2) as exact, amin, amax, approx
 from sums as s
-join factors as f using (segment, rank, seq)
-join tensors as t using (segment, rank, seq);
+join records as r using (segment, rank, seq);
