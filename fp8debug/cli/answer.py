@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fp8debug.cli.question import Question
 from fp8debug.cli.render.results import TEXT_FORMATS, Result, distinct
 from fp8debug.cli.render.tables import escape
+from fp8debug.cli.render.wording import count
 from fp8debug.cli.sink import Sink
 from fp8debug.errors import Fp8DebugError
 
@@ -40,7 +41,7 @@ def write_answer(question: Question, sink: Sink) -> None:
         write = _write_parquet if sink.format == "parquet" else _write_text
         n_rows = write(relation, sink)
     if sink.path is not None:
-        print(f"fp8debug: wrote {sink.path} ({n_rows:,} rows)", file=sys.stderr)
+        print(f"fp8debug: wrote {sink.path} ({count(n_rows, 'row')})", file=sys.stderr)
 
 
 def _tell_what_is_missing(run: Run) -> None:

@@ -44,8 +44,11 @@ class Sink:
         """Write text, a line at a time."""
         if self.path is None:
             from fp8debug.cli.render.stream import write_stdout
+            from fp8debug.cli.render.tables import escape
 
-            for line in lines:
+            # A terminal would obey the escape sequences in a name; a pipe gets the data as they are.
+            shown = map(escape, lines) if sys.stdout.isatty() else lines
+            for line in shown:
                 write_stdout(line + "\n")
             return
         with self.opened() as file:

@@ -1,12 +1,10 @@
-"""Plain text that survives a pipe: escaping, shortening, aligned columns."""
+"""Plain text that survives a pipe: escaping, wrapping, aligned columns."""
 
 from __future__ import annotations
 
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-
-ELLIPSIS = "..."
+from collections.abc import Sequence
 
 
 def escape(text: str) -> str:
@@ -30,25 +28,6 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
     """Fill `text` with blanks to `width` columns, on its left when `right` (right-aligned)."""
     blanks = " " * max(0, width - display_width(text))
     return blanks + text if right else text + blanks
-
-
-def shorten(text: str, width: int) -> str:
-    """Cut the middle out of `text` so that it fits `width`; the end, which tells layers apart, keeps more."""
-    if len(text) <= width:
-        return text
-    room = max(2, width - len(ELLIPSIS))
-    head = room // 3
-    return text[:head] + ELLIPSIS + text[len(text) - (room - head) :]
-
-
-def shorten_all(names: Iterable[str], width: int) -> Mapping[str, str]:
-    """Shorten each name to `width`; names that would look alike after it stay whole."""
-    unique = list(dict.fromkeys(names))
-    short = {name: shorten(name, width) for name in unique}
-    uses: dict[str, int] = {}
-    for text in short.values():
-        uses[text] = uses.get(text, 0) + 1
-    return {name: text if uses[text] == 1 else name for name, text in short.items()}
 
 
 def columns(rows: Sequence[Sequence[str]], *, right: Sequence[bool] = (), gap: str = "  ") -> list[str]:
