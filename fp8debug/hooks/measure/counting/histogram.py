@@ -37,8 +37,7 @@ def count(t: torch.Tensor, way: codes.Route, scratch: Scratch) -> Counted:
         dense[sparse.codes] = sparse.counts
         dense[[0x7F80, 0xFF80]] = sparse.found[3:5]
         return _from_dense(dense, health, way, scratch)
-    values = codes.code_table(way.counted).values[sparse.codes]
-    return Counted(health, values, sparse.counts, scratch.checksum(), way.approx)
+    return Counted(health, codes.values_of(sparse.codes, way.counted), sparse.counts, scratch.checksum(), way.approx)
 
 
 def _count_parts(t: torch.Tensor, way: codes.Route, scratch: Scratch) -> Dense | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,16 +48,17 @@ class NumbaEngine(TorchEngine):
             return EMPTY
         if way.source.itemsize == 1:
             return self.count(t, gemm_dtype).health
-        with torch.no_grad():
-            return extremes.health(t.detach(), way)
+        return extremes.health(t.detach(), way)
 
     def count(self, t: torch.Tensor, gemm_dtype: torch.dtype) -> Counted:
         """Count the distinct values of `t` as the GEMM reads it; raises UnsupportedDtype."""
         way = codes.route(t.dtype, gemm_dtype)
         if t.device.type != "cpu":
             return super().count(t, gemm_dtype)
-        with torch.no_grad(), self._scratch() as scratch:
-            return histogram.count(t.detach(), way, scratch)
+        scratch = self._borrow()
+        counted = histogram.count(t.detach(), way, scratch)
+        self._local.scratch = scratch  # not after an exception: it may have left counts in the tables
+        return counted
 
     def error_sums(
         self,
@@ -73,11 +73,8 @@ class NumbaEngine(TorchEngine):
         blocks = layout.flat_blocks(layout.storage_order(t), aligned=False)
         return sums.of_values((block.to(torch.float32).numpy() for block in blocks), requests)
 
-    @contextmanager
-    def _scratch(self) -> Iterator[Scratch]:
-        """Lend this thread's tables; they are dropped when an exception may have left counts in them."""
-        scratch = getattr(self._local, "scratch", None)
+    def _borrow(self) -> Scratch:
+        """Take this thread's tables, which are gone until they are given back."""
+        scratch: Scratch | None = getattr(self._local, "scratch", None)
         self._local.scratch = None
-        scratch = scratch or Scratch()
-        yield scratch
-        self._local.scratch = scratch
+        return scratch or Scratch()
