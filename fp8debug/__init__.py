@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 __all__ = ["__version__", "attach", "open_run"]
 
-_HOMES = {"attach": "fp8debug.hooks.session", "open_run": "fp8debug.analysis"}
+_HOMES = {"attach": "fp8debug.hooks.entry", "open_run": "fp8debug.analysis"}
 
 if TYPE_CHECKING:
     from fp8debug.analysis import open_run
-    from fp8debug.hooks.session import attach
+    from fp8debug.hooks.entry import attach
 else:
     # Hidden from type checkers, which would otherwise take any misspelt name for one of these.
     def __getattr__(name: str) -> object:

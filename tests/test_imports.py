@@ -52,7 +52,7 @@ def test_nothing_heavy_is_imported(code: str) -> None:
 
 def test_reports_do_not_load_torch_and_capture_loads_no_query_engine() -> None:
     assert loaded("import fp8debug.analysis", ("torch", "numba", "rich", "typer")) == set()
-    assert loaded("import fp8debug.hooks.session", ("duckdb", "rich", "typer")) == set()
+    assert loaded("import fp8debug.hooks.entry, fp8debug.hooks.autoattach", ("duckdb", "rich", "typer")) == set()
 
 
 def test_the_check_can_fail() -> None:
@@ -76,6 +76,6 @@ def test_public_names() -> None:
 
 def test_public_names_are_found_where_they_live() -> None:
     from fp8debug.analysis import open_run
-    from fp8debug.hooks.session import attach
+    from fp8debug.hooks.entry import attach
 
     assert (fp8debug.open_run, fp8debug.attach) == (open_run, attach)

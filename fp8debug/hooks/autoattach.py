@@ -20,10 +20,11 @@ from fp8debug.config import CaptureOptions
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.modules import ModuleBackend
 from fp8debug.hooks.clock import in_backward
+from fp8debug.hooks.entry import matched_line, open_session
 from fp8debug.hooks.launch import check_run_path, rank_and_world, resolve_run_path
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.roots import find_roots, is_trainable
-from fp8debug.hooks.session import CloseSummary, Session, matched_line, open_session
+from fp8debug.hooks.session import CloseSummary, Session
 
 
 class StopBeforeTraining(BaseException):

@@ -54,6 +54,29 @@ class StepReport:
             return math.hypot(*map(float, self.gradient_norms)), "gradients"
         return None, None
 
+    def row(self, finished: FinishedStep, *, segment: int, rank: int, sampled: bool) -> tuple[Any, ...]:
+        """The step's row of the table `steps`, in the schema's column order; waits for numbers under way."""
+        loss, loss_source = self.loss()
+        grad_norm, grad_norm_source = self.grad_norm()
+        lr, tokens = self.logged.get("lr"), self.logged.get("tokens")
+        return (
+            segment,
+            finished.step,
+            rank,
+            loss,
+            self.unscaled_losses(),
+            loss_source,
+            grad_norm,
+            grad_norm_source,
+            self.lr if lr is None else float(lr),
+            None if tokens is None else int(float(tokens)),
+            finished.skipped,
+            finished.n_microbatches,
+            sampled,
+            finished.started_unix_s,
+            finished.duration_s,
+        )
+
 
 class TrainingWatch:
     """Wraps torch's entry points while a session is open; feeds the clock and a `StepReport`."""

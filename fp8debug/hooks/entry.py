@@ -1,0 +1,140 @@
+"""Opening a capture: `fp8debug.attach(model)`, and what it shares with attaching to an unmodified script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from torch import nn
+
+from fp8debug.config import CaptureOptions
+from fp8debug.errors import UsageError
+from fp8debug.hooks.backends.base import FoundLayer
+from fp8debug.hooks.backends.modules import ModuleBackend
+from fp8debug.hooks.launch import point_latest, prepare_run_path, rank_and_world, resolve_run_path
+from fp8debug.hooks.manifest import new_manifest
+from fp8debug.hooks.measure.engine import load_engine
+from fp8debug.hooks.plan import CapturePlan
+from fp8debug.hooks.session import Session
+from fp8debug.rundir import RunDir
+
+
+def open_session(
+    plan: CapturePlan,
+    *,
+    command: Sequence[str],
+    script: str,
+    say: Callable[[str], None],
+    measure_gradients: bool,
+) -> Session:
+    """Make the run directory and open a session on it; no model is attached yet.
+
+    Raises:
+        Fp8DebugError: the directory is taken or not empty, or the ranks share no run id.
+    """
+    options = plan.options
+    rank, world = rank_and_world()
+    path = resolve_run_path(options.out, script, options.name, world)
+    moved = prepare_run_path(path, force=options.force, rank=rank, world=world)
+    if moved is not None:
+        say(f"fp8debug: the old run was renamed to {moved}")
+    engine = load_engine(options.engine)
+    engine.warm_up()
+    manifest = new_manifest(plan, path, command=command, world=world, engine=engine.name)
+    session = Session(
+        plan, RunDir(path), manifest, engine, ModuleBackend(), say, rank=rank, measure_gradients=measure_gradients
+    )
+    session.open()
+    if rank == 0:
+        point_latest(path)
+    say(f"fp8debug: recording to {path}")
+    return session
+
+
+def attach(
+    model: nn.Module,
+    *,
+    layers: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    tensors: str | Iterable[str] = ("x", "w", "dy"),
+    every: int = 50,
+    first: int = 0,
+    steps: str | None = None,
+    raw_every: int = 0,
+    recipes: str | Iterable[str] = ("current", "delayed"),
+    rolls: str = "microbatch",
+    engine: str | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    force: bool = False,
+    quiet: bool = False,
+) -> Session:
+    """Record the GEMM operands of `model`'s layers while it trains.
+
+    Use it as a context manager, or call `close()`; at exit it closes itself.
+
+    Args:
+        model: any module; wrapped or not.
+        layers, exclude: regexes (re.search) on the qualified names; default: every nn.Linear.
+        tensors: of x, w, dy, y, dx, dw.
+        every, first, steps: which steps are sampled; health is taken at every step.
+        raw_every: dump raw values each step divisible by this.
+        recipes: such as "current" or "delayed:amax_history_len=16".
+        rolls: when simulated histories advance: "microbatch" or "step".
+        engine: "numba" or "torch"; default: numba where it is installed.
+        run_dir: directory to create; default fp8debug-runs/<script>-<time>.
+        force: rename a run that is already there.
+
+    Raises:
+        UsageError: a regex that does not compile or matches nothing, an unknown recipe or tensor, a directory in use.
+    """
+    options = CaptureOptions(
+        layers=_words(layers),
+        exclude=_words(exclude),
+        tensors=tuple(t.strip() for t in tensors.split(",")) if isinstance(tensors, str) else tuple(tensors),
+        every=every,
+        first=first,
+        steps=steps,
+        raw_every=raw_every,
+        recipes=_words(recipes),
+        rolls=rolls,
+        engine=engine,
+        out=None if run_dir is None else os.fspath(run_dir),
+        name=name,
+        force=force,
+        quiet=quiet,
+    )
+    plan = CapturePlan.from_options(options)
+    names = [layer.name for layer in ModuleBackend().find(model, "")]
+    if not any(plan.selection.takes(n) for n in names):
+        raise UsageError(plan.selection.explain_no_match(names))
+    say = _silent if quiet else _say_on_stderr
+    script = sys.argv[0] or "python"
+    session = open_session(plan, command=[Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)],
+                           script=script, say=say, measure_gradients=False)  # fmt: skip
+    found = session.attach_model(model)
+    say(matched_line(found, plan))
+    return session
+
+
+def matched_line(found: Sequence[FoundLayer], plan: CapturePlan) -> str:
+    """`fp8debug: matched 24 of 25 GEMM layers`, and the patterns that matched nothing."""
+    names = [layer.name for layer in found]
+    line = f"fp8debug: matched {sum(map(plan.selection.takes, names))} of {len(names)} GEMM layers"
+    unmatched = plan.selection.unmatched(names)
+    quoted = ", ".join(f"'{pattern}'" for pattern in unmatched)
+    return f"{line}; nothing matched {quoted}" if unmatched else line
+
+
+def _words(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _say_on_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _silent(line: str) -> None:
+    pass
