@@ -15,7 +15,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from fp8debug.hooks.clock import Clock, in_backward
+from fp8debug.hooks.clock import Clock, FinishedStep, in_backward
 from fp8debug.hooks.scalars import Scalar, as_scalar
 
 
