@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,23 +32,22 @@ class ModuleBackend:
     def find(self, model: nn.Module, prefix: str) -> list[FoundLayer]:
         """All nn.Linear modules below `model`; a module reached by two names is listed under its first.
 
-        Where two layers would share a canonical name, the later one keeps its raw name.
+        Layers whose names differ only in wrappers keep their raw names.
         """
-        found: dict[str, FoundLayer] = {}
-        for raw, module in model.named_modules():
-            if isinstance(module, nn.Linear):
-                name = prefix + (canonical_name(raw) or type(module).__name__)
-                if name in found:
-                    name = prefix + raw
-                found[name] = FoundLayer(
-                    name=name,
-                    raw_name=raw,
-                    root=prefix.rstrip(".") or type(model).__name__,
-                    module=module,
-                    in_features=module.in_features,
-                    out_features=module.out_features,
-                )
-        return list(found.values())
+        layers = [(raw, module) for raw, module in model.named_modules() if isinstance(module, nn.Linear)]
+        uses = Counter(canonical_name(raw) for raw, _ in layers)
+        return [
+            FoundLayer(
+                name=prefix + ((canonical if uses[canonical] == 1 else raw) or type(module).__name__),
+                raw_name=raw,
+                root=prefix.rstrip(".") or type(model).__name__,
+                module=module,
+                in_features=module.in_features,
+                out_features=module.out_features,
+            )
+            for raw, module in layers
+            for canonical in (canonical_name(raw),)
+        ]
 
     def attach(self, layers: Sequence[FoundLayer], observer: Observer) -> None:
         """Hook the layers."""
