@@ -12,9 +12,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
-# Train a small GPT on the standard library's source under capture, then read the report.
+# Train a small GPT on the standard library's source under capture, then read the report. One thread for torch: the
+# model is too small for two, which would wait for each other as soon as anything else runs on the machine.
 demo: $(STAMP)
-	$(BIN)/fp8debug attach --every 10 examples/train_gpt.py --steps $(DEMO_STEPS)
+	OMP_NUM_THREADS=1 $(BIN)/fp8debug attach --every 10 examples/train_gpt.py --steps $(DEMO_STEPS)
 	$(BIN)/fp8debug report
 
 test: lint
