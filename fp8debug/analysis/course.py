@@ -8,18 +8,27 @@ from dataclasses import replace
 from typing import Any
 
 from fp8debug.analysis.findings import Finding, Point, Series, Verdict
+from fp8debug.analysis.judged import JudgedOperand
 from fp8debug.analysis.run import Run
 
 MAX_POINTS = 60
 
 # Neighbouring steps share a point, so that a month of steps is no more text than a day.
 _SERIES = """
-with placed as (
-    select *, ntile($points) over (partition by layer, tensor, recipe order by step) as place
-    from operand_steps
-    where level = 'hit' and (layer, tensor, recipe) in (
+with per_step as (
+    select
+        layer, tensor, recipe, step, min(sqnr_db) as sqnr_db, min(sqnr_low_db) as sqnr_low_db,
+        arg_max(gain, abs(gain - 1)) as gain, max(underflow) as underflow, max(overflow) as overflow,
+        max(scale_gap_bits) as scale_gap_bits
+    from evidence
+    where not alternate and (layer, tensor, recipe) in (
         select (unnest($layers::varchar[]), unnest($tensors::varchar[]), unnest($recipes::varchar[]))
     )
+    group by layer, tensor, recipe, step
+),
+placed as (
+    select *, ntile($points) over (partition by layer, tensor, recipe order by step) as place
+    from per_step
 )
 select
     layer, tensor, recipe, min(step), max(step), min(sqnr_db), min(sqnr_low_db), arg_max(gain, abs(gain - 1)),
@@ -30,29 +39,27 @@ order by layer, tensor, recipe, place
 """
 _SERIES_METRICS = ("sqnr_db", "sqnr_low_db", "gain", "underflow", "overflow", "scale_gap_bits")
 
-_JUDGED_UNDER = """
-select layer, tensor, list_sort(list(distinct recipe))
-from operand_steps
-where level = 'hit' and (layer, tensor) in (select (unnest($layers::varchar[]), unnest($tensors::varchar[])))
-group by layer, tensor
-"""
 
-
-def with_details(run: Run, found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The same findings with their series and the recipes under which they are fine; two queries for all of them."""
+def with_details(run: Run, found: Sequence[Finding], judged: Iterable[JudgedOperand]) -> tuple[Finding, ...]:
+    """The same findings with their series and the recipes under which they are fine; one query for all of them."""
     if not found:
         return ()
-    layers, tensors = [finding.layer for finding in found], [finding.tensor for finding in found]
-    rows = run.sql(_JUDGED_UNDER, layers=layers, tensors=tensors).fetchall()
-    judged_under = {(layer, tensor): recipes for layer, tensor, recipes in rows}
-    recipes = [finding.worst.recipe for finding in found]
-    rows = run.sql(_SERIES, points=MAX_POINTS, layers=layers, tensors=tensors, recipes=recipes).fetchall()
+    rows = run.sql(
+        _SERIES,
+        points=MAX_POINTS,
+        layers=[finding.layer for finding in found],
+        tensors=[finding.tensor for finding in found],
+        recipes=[finding.worst.recipe for finding in found],
+    ).fetchall()
     points = _points_by_operand(rows)
+    under: dict[tuple[str, str], set[str]] = {}
+    for operand in judged:
+        under.setdefault((operand.layer, operand.tensor), set()).add(operand.recipe)
     return tuple(
         replace(
             finding,
             series=_series(finding.worst, points.get((finding.layer, finding.tensor, finding.worst.recipe), ())),
-            fine_under=_fine_under(finding, judged_under.get((finding.layer, finding.tensor), ())),
+            fine_under=_fine_under(finding, under.get((finding.layer, finding.tensor), ())),
         )
         for finding in found
     )
@@ -60,7 +67,7 @@ def with_details(run: Run, found: Sequence[Finding]) -> tuple[Finding, ...]:
 
 def _fine_under(finding: Finding, judged: Iterable[str]) -> tuple[str, ...]:
     listed = {verdict.recipe for verdict in finding.verdicts}
-    return tuple(recipe for recipe in judged if recipe not in listed)
+    return tuple(recipe for recipe in sorted(judged) if recipe not in listed)
 
 
 _Place = tuple[int, int, dict[str, float | None]]

@@ -51,26 +51,6 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """How much of the run was judged under one recipe. An operand is one tensor of one layer."""
-
-    recipe: str
-    source: str
-    """simulated | framework: whose scales these are"""
-    n_operands: int
-    n_steps: int
-    """Sampled steps with a judged record."""
-    n_too_small: int
-    """Operands left out because no record has enough non-zero values."""
-    n_warming_up: int
-    """Operands left out because every record falls into the start of a simulated history."""
-    median_sqnr_db: dict[str, float]
-    """Element format -> median over operands of the median over steps of their SQNR, dB."""
-    n_candidates: int = 0
-    n_watch: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Health:
     """What the recorded values themselves look like, before any cast."""
 
@@ -118,38 +98,6 @@ select
 from operand
 """
 
-_JUDGED = """
-with measured as (
-    select recipe, layer, tensor, max(source) as source, max(n_nonzero) >= getvariable('min_nonzero') as big_enough
-    from stored.errors
-    where not alternate and pass in ('forward', 'backward')
-    group by recipe, layer, tensor
-),
-judged as (
-    select
-        recipe, fmt, layer, tensor, max(source) as source, list(distinct step) filter (is_sampled) as steps,
-        median(sqnr_db) as sqnr_db
-    from operand_steps
-    where level = 'hit'
-    group by recipe, fmt, layer, tensor
-),
-per_format as (
-    select recipe, fmt, median(sqnr_db) as sqnr_db from judged where sqnr_db is not null group by recipe, fmt
-),
-medians as (
-    select recipe, map_from_entries(list((fmt, sqnr_db) order by fmt)) as by_fmt from per_format group by recipe
-)
-select
-    recipe, max(coalesce(m.source, j.source)), count(j.layer), len(list_distinct(flatten(list(coalesce(j.steps, []))))),
-    count(*) filter (j.layer is null and not big_enough), count(*) filter (j.layer is null and big_enough),
-    any_value(by_fmt)
-from measured as m
-full join judged as j using (recipe, layer, tensor)
-left join medians using (recipe)
-group by recipe
-order by recipe
-"""
-
 
 def run_facts(run: Run) -> RunFacts:
     """Read what was run from the manifest, the locks and the table `steps`."""
@@ -185,11 +133,3 @@ def run_facts(run: Run) -> RunFacts:
 def health(run: Run) -> Health:
     """Count the operands and what is not finite in them."""
     return Health(*run.sql(_HEALTH).fetchall()[0])
-
-
-def judged(run: Run) -> tuple[Judged, ...]:
-    """How much was judged, one entry a recipe."""
-    return tuple(
-        Judged(recipe, source, n_operands, n_steps, n_too_small, n_warming_up, medians or {})
-        for recipe, source, n_operands, n_steps, n_too_small, n_warming_up, medians in run.sql(_JUDGED).fetchall()
-    )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fp8debug.analysis.course import with_details
-from fp8debug.analysis.facts import Health, Judged, RunFacts, health, judged, run_facts
+from fp8debug.analysis.facts import Health, RunFacts, health, run_facts
 from fp8debug.analysis.findings import Finding, IsolatedHit, findings, isolated_hits
+from fp8debug.analysis.judged import Judged, judged, judged_operands
 from fp8debug.analysis.problems import Problem, problems
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.scope import Scope
@@ -55,20 +56,22 @@ def build_report(run: Run, *, scope: Scope | None = None, top: int | None = None
     """
     if run.notice is not None:
         raise Fp8DebugError(f"{run.notice}; {_remedy(run)}")
-    facts, values, evidence = run_facts(run), health(run), judged(run)
+    facts, values = run_facts(run), health(run)
     found_problems = problems(run, facts, values)
     if values.n_operands == 0:
         why = f" ({found_problems[0].message})" if found_problems else ""
         raise Fp8DebugError(f"no tensor was recorded in {run.path}{why}; record a run with `fp8debug attach train.py`")
+    operands = judged_operands(run)
     candidates, watch = findings(run)
+    evidence = judged(run, operands, candidates, watch)
     isolated = isolated_hits(run)
     shown_candidates, shown_watch = candidates[:top], watch[:top]
-    drawn = with_details(run, (*shown_candidates, *shown_watch))
+    drawn = with_details(run, (*shown_candidates, *shown_watch), operands)
     return Report(
         run=facts,
         scope=scope or Scope(),
         health=values,
-        judged=tuple(_with_counts(entry, candidates, watch) for entry in evidence),
+        judged=evidence,
         verdict=_verdict(run, evidence, candidates),
         n_candidates=len(candidates),
         candidates=drawn[: len(shown_candidates)],
@@ -79,12 +82,6 @@ def build_report(run: Run, *, scope: Scope | None = None, top: int | None = None
         problems=found_problems,
         thresholds=dict(run.thresholds),
     )
-
-
-def _with_counts(entry: Judged, candidates: tuple[Finding, ...], watch: tuple[Finding, ...]) -> Judged:
-    verdicts = [verdict for finding in (*candidates, *watch) for verdict in finding.verdicts]
-    levels = [verdict.level for verdict in verdicts if verdict.recipe == entry.recipe]
-    return replace(entry, n_candidates=levels.count("candidate"), n_watch=levels.count("watch"))
 
 
 def _verdict(run: Run, evidence: tuple[Judged, ...], candidates: tuple[Finding, ...]) -> str:

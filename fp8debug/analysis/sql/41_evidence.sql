@@ -12,11 +12,7 @@
 -- watch_overflow: values are clipped
 create or replace view evidence as
 with judged as (
-    select
-        'sampled' as series, segment, step, microbatch, call, pass, rank, layer, tensor, seq,
-        recipe, fmt, alternate, source, n_nonzero, n_rolls, is_stateful, scale, amax, scale_gap_bits,
-        sqnr_db, sqnr_low_db, gain, underflow, underflow_low, overflow, healthy_sqnr_db, db_lost
-    from error_ratios
+    select 'sampled' as series, * from sampled_evidence
     union all by name
     select
         'gap' as series, segment, step, microbatch, call, pass, rank, layer, tensor, seq,

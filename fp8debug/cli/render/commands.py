@@ -11,7 +11,9 @@ def operand_query(finding: Finding) -> str:
     """The SQL behind one finding: its metrics at every sampled step."""
     return (
         "select step, recipe, sqnr_db, sqnr_low_db, underflow, gain, scale_gap_bits\n"
-        f"from tensor_errors where layer = {_literal(finding.layer)} and tensor = {_literal(finding.tensor)}\n"
+        "from tensor_errors\n"
+        f"where layer = {_literal(finding.layer)}\n"
+        f"  and tensor = {_literal(finding.tensor)}\n"
         "order by recipe, step, microbatch"
     )
 

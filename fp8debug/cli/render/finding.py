@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from fp8debug.analysis.course import metric_that_hurts
@@ -12,6 +13,7 @@ from fp8debug.cli.render.tables import chunks, columns, display_width, escape, w
 from fp8debug.cli.render.wording import METRICS, listed, operand, step_range, with_full_stop
 
 _INDENT = " " * 3
+_NUMBER = re.compile(r"[-+\d.]+")
 _IN_SHORT = {"underflow": "become zero", "overflow": "clipped", "scale_gap_bits": "too much scale"}
 
 
@@ -19,7 +21,7 @@ def candidate_lines(place: int, finding: Finding, thresholds: Mapping[str, float
     """Heading, reason, what each recipe says, the evidence beside the healthy values, the course over the steps."""
     feeds = f"feeds {listed(finding.gemms)}" if finding.gemms else ""
     yield from _heading(place, finding, feeds, looks)
-    yield from _reason(finding.worst, looks)
+    yield from _reasons(finding.verdicts, looks)
     yield from _recipes(finding.verdicts, looks)
     yield from _way_out(finding, looks)
     yield from _evidence(finding.worst, thresholds, looks)
@@ -64,6 +66,16 @@ def _loss(verdict: Verdict) -> str:
     if value is not None:
         return f"{METRICS[metric].text(value)} {_IN_SHORT[metric]}"
     return "" if verdict.db_lost is None else f"{verdict.db_lost:.1f} dB lost"
+
+
+def _reasons(verdicts: Sequence[Verdict], looks: Looks) -> Iterator[str]:
+    """The worst verdict's reason, and those of other recipes that tell another story."""
+    told: set[str] = set()
+    for verdict in verdicts:
+        story = _NUMBER.sub("", verdict.reason.partition(";")[0])
+        if story not in told:
+            yield from _reason(verdict, looks)
+        told.add(story)
 
 
 def _reason(verdict: Verdict, looks: Looks) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from fp8debug.analysis.facts import Judged
 from fp8debug.analysis.findings import Finding
+from fp8debug.analysis.judged import Judged
 from fp8debug.analysis.report import Report
 from fp8debug.cli.render.commands import operand_query, sql_command
 from fp8debug.cli.render.finding import candidate_lines, watch_lines

@@ -1,0 +1,10 @@
+-- Sampled records of training passes with their error metrics.
+-- Internal.
+-- A table: computed once, when it is first named.
+create or replace temp table sampled_evidence as
+select
+    segment, step, microbatch, call, pass, rank, layer, tensor, seq,
+    recipe, fmt, alternate, source, n_nonzero, n_rolls, is_stateful, scale, amax, scale_gap_bits,
+    sqnr_db, sqnr_low_db, gain, underflow, underflow_low, overflow, healthy_sqnr_db, db_lost
+from error_ratios
+where pass in ('forward', 'backward');
