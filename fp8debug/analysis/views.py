@@ -100,7 +100,8 @@ def _parse(file_name: str, text: str, earlier: dict[str, SqlFile]) -> SqlFile:
     kind = body.split()[0].replace("temp", "table")
     if kind == "macro" and re.search(r"\) as table\b", body):
         kind = "table macro"
-    needs = tuple(n for n in earlier if n in _words(body))
+    words = _words(body)
+    needs = tuple(n for n in earlier if n in words)
     return SqlFile(
         name, kind, first.removeprefix("-- "), dict(_COLUMN_LINE.findall(rest)), text, "-- Internal." in rest, needs
     )

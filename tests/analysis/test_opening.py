@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fp8debug.analysis import open_run
+from fp8debug.analysis.thresholds import THRESHOLDS
 from fp8debug.errors import Fp8DebugError, UsageError
+from fp8debug.formats import FORMATS, Format
 from fp8debug.schema import TABLES
 
 if TYPE_CHECKING:
@@ -191,6 +195,20 @@ def test_thresholds_are_checked(new_run: NewRun) -> None:
         open_run(path, thresholds={"underflw": 0.1})
     with pytest.raises(UsageError, match=r"threshold underflow is nan; expected a finite number"):
         open_run(path, thresholds={"underflow": float("nan")})
+
+
+@pytest.mark.parametrize("fmt", FORMATS.values(), ids=list(FORMATS))
+def test_thresholds_of_a_format_are_the_formats(fmt: Format) -> None:
+    name = fmt.name.lower()
+    assert THRESHOLDS[f"sqnr_floor_{name}"].default == fmt.rounding_floor_sqnr_db
+    assert THRESHOLDS[f"gain_bound_{name}"].default == fmt.max_gain_error
+    assert THRESHOLDS[f"baseline_{name}"].default == fmt.baseline_sqnr_db
+
+
+def test_opening_needs_no_numpy(new_run: NewRun) -> None:
+    code = f"import sys; from fp8debug.analysis import open_run; open_run({str(new_run().path)!r}).table('candidates')"
+    code += "; sys.exit('numpy' in sys.modules or 'pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_limits_reach_duckdb(new_run: NewRun) -> None:

@@ -8,39 +8,43 @@ create or replace temp table operands as
 with levels as (
     select unnest(['hit', 'watch']) as level
 ),
-leveled as (
+sampled as (
+    select * from evidence where series = 'sampled' and not alternate
+),
+observed as (
+    select
+        recipe, fmt, layer, tensor, any_value(source) as source, count(distinct step) as n_observed_steps,
+        min(sqnr_db) as worst_sqnr_db, min(sqnr_low_db) as worst_sqnr_low_db,
+        arg_max(gain, abs(gain - 1)) as worst_gain, max(underflow) as worst_underflow, max(overflow) as worst_overflow,
+        arg_max(scale_gap_bits, abs(scale_gap_bits)) as worst_bits, max(db_lost) as worst_db_lost,
+        stayed_off(
+            n_observed_steps, min(scale), max(scale), min(amax), max(amax), min(scale_gap_bits), max(scale_gap_bits)
+        ) as is_frozen,
+        min(scale) as min_scale
+    from sampled
+    group by recipe, fmt, layer, tensor
+),
+hitting as (
     select
         *,
         case level when 'hit' then hit_sqnr else watch_sqnr end as by_sqnr,
         level = 'hit' and hit_gain as by_gain,
         case level when 'hit' then hit_gap else watch_gap end as by_gap,
         case level when 'hit' then hit_underflow else watch_underflow end as by_underflow,
-        level = 'watch' and watch_overflow as by_overflow,
-        by_sqnr or by_gain or by_gap or by_underflow or by_overflow as is_hit
-    from evidence, levels
-    where series = 'sampled' and not alternate
+        level = 'watch' and watch_overflow as by_overflow
+    from sampled, levels
+    where by_sqnr or by_gain or by_gap or by_underflow or by_overflow
 ),
-sampled as (
+hits_of as (
     select
-        level, recipe, fmt, layer, tensor, any_value(source) as source,
-        count(distinct step) filter (is_hit) as n_hit_steps, count(distinct step) as n_observed_steps,
-        min(step) filter (is_hit) as first_step, max(step) filter (is_hit) as last_step,
+        level, recipe, fmt, layer, tensor, count(distinct step) as n_hit_steps,
+        min(step) as first_step, max(step) as last_step,
         bool_or(by_gap) as by_gap, bool_or(by_underflow) as by_underflow, bool_or(by_overflow) as by_overflow,
         bool_or(by_gain) as by_gain, bool_or(by_sqnr) as by_sqnr,
-        median(sqnr_db) filter (is_hit) as sqnr_db, min(sqnr_db) as worst_sqnr_db,
-        median(sqnr_low_db) filter (is_hit) as sqnr_low_db, min(sqnr_low_db) as worst_sqnr_low_db,
-        median(gain) filter (is_hit) as gain, arg_max(gain, abs(gain - 1)) as worst_gain,
-        median(underflow) filter (is_hit) as underflow, max(underflow) as worst_underflow,
-        median(underflow_low) filter (is_hit) as underflow_low,
-        median(overflow) filter (is_hit) as overflow, max(overflow) as worst_overflow,
-        median(scale_gap_bits) filter (is_hit) as scale_gap_bits,
-        arg_max(scale_gap_bits, abs(scale_gap_bits)) as worst_scale_gap_bits,
-        median(db_lost) filter (is_hit) as db_lost, max(db_lost) as worst_db_lost,
-        stayed_off(
-            n_observed_steps, min(scale), max(scale), min(amax), max(amax), min(scale_gap_bits), max(scale_gap_bits)
-        ) as scale_is_frozen,
-        min(scale) as min_scale
-    from leveled
+        median(sqnr_db) as sqnr_db, median(sqnr_low_db) as sqnr_low_db, median(gain) as gain,
+        median(underflow) as underflow, median(underflow_low) as underflow_low, median(overflow) as overflow,
+        median(scale_gap_bits) as bits, median(db_lost) as db_lost
+    from hitting
     group by level, recipe, fmt, layer, tensor
 ),
 gap_steps as (
@@ -60,39 +64,41 @@ gaps as (
         min(step) filter (is_hit) as first_hit, min(step) filter (is_watch) as first_watch,
         max(step) filter (is_hit) as last_hit, max(step) filter (is_watch) as last_watch,
         median(max_bits) filter (is_hit) as hit_bits, median(max_bits) filter (is_watch) as watch_bits,
-        case when max(max_bits) >= -min(min_bits) then max(max_bits) else min(min_bits) end as worst_scale_gap_bits,
+        case when max(max_bits) >= -min(min_bits) then max(max_bits) else min(min_bits) end as worst_bits,
         stayed_off(
-            count(*), min(min_scale), max(max_scale), min(min_amax), max(max_amax), min(min_bits), max(max_bits)
-        ) as scale_is_frozen,
+            n_gap_steps, min(min_scale), max(max_scale), min(min_amax), max(max_amax), min(min_bits), max(max_bits)
+        ) as is_frozen,
         min(min_scale) as min_scale
     from gap_steps
     group by recipe, fmt, layer, tensor
 ),
-leveled_gaps as (
+gap_hits_of as (
     select
-        level, recipe, fmt, layer, tensor, source, n_gap_steps, worst_scale_gap_bits, scale_is_frozen, min_scale,
+        level, recipe, fmt, layer, tensor,
         case level when 'hit' then n_hit else n_watch end as n_gap_hit_steps,
         case level when 'hit' then first_hit else first_watch end as first_step,
         case level when 'hit' then last_hit else last_watch end as last_step,
-        case level when 'hit' then hit_bits else watch_bits end as scale_gap_bits
+        case level when 'hit' then hit_bits else watch_bits end as bits
     from gaps, levels
+    where n_gap_hit_steps > 0
 )
 select
-    level, recipe, fmt, layer, tensor, coalesce(s.source, g.source) as source,
-    coalesce(n_hit_steps, 0) as n_hit_steps, coalesce(n_observed_steps, 0) as n_observed_steps,
-    coalesce(n_gap_hit_steps, 0) as n_gap_hit_steps, coalesce(n_gap_steps, 0) as n_gap_steps,
-    coalesce(is_persistent(s.n_hit_steps, s.n_observed_steps), false)
-    or coalesce(is_persistent(g.n_gap_hit_steps, g.n_gap_steps), false) as is_persistent,
-    least(s.first_step, g.first_step) as first_step, greatest(s.last_step, g.last_step) as last_step,
-    coalesce(by_gap, false) or coalesce(g.n_gap_hit_steps > 0, false) as by_gap,
+    level, recipe, fmt, layer, tensor, coalesce(o.source, g.source) as source,
+    coalesce(h.n_hit_steps, 0) as n_hit_steps, coalesce(o.n_observed_steps, 0) as n_observed_steps,
+    coalesce(gh.n_gap_hit_steps, 0) as n_gap_hit_steps, coalesce(g.n_gap_steps, 0) as n_gap_steps,
+    coalesce(is_persistent(h.n_hit_steps, o.n_observed_steps), false)
+    or coalesce(is_persistent(gh.n_gap_hit_steps, g.n_gap_steps), false) as is_persistent,
+    least(h.first_step, gh.first_step) as first_step, greatest(h.last_step, gh.last_step) as last_step,
+    coalesce(by_gap, false) or gh.n_gap_hit_steps is not null as by_gap,
     coalesce(by_underflow, false) as by_underflow, coalesce(by_overflow, false) as by_overflow,
     coalesce(by_gain, false) as by_gain, coalesce(by_sqnr, false) as by_sqnr,
     sqnr_db, worst_sqnr_db, sqnr_low_db, worst_sqnr_low_db, gain, worst_gain, underflow, worst_underflow,
-    underflow_low, overflow, worst_overflow, coalesce(s.scale_gap_bits, g.scale_gap_bits) as scale_gap_bits,
-    coalesce(g.worst_scale_gap_bits, s.worst_scale_gap_bits) as worst_scale_gap_bits,
+    underflow_low, overflow, worst_overflow, coalesce(h.bits, gh.bits) as scale_gap_bits,
+    coalesce(g.worst_bits, o.worst_bits) as worst_scale_gap_bits,
     per_fmt(fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')) as healthy_sqnr_db,
-    db_lost, worst_db_lost, coalesce(g.scale_is_frozen, s.scale_is_frozen) as scale_is_frozen,
-    coalesce(g.min_scale, s.min_scale) as min_scale
-from sampled as s
-full join leveled_gaps as g using (level, recipe, fmt, layer, tensor)
-where s.n_hit_steps > 0 or g.n_gap_hit_steps > 0;
+    db_lost, worst_db_lost, coalesce(g.is_frozen, o.is_frozen) as scale_is_frozen,
+    coalesce(g.min_scale, o.min_scale) as min_scale
+from hits_of as h
+full join gap_hits_of as gh using (level, recipe, fmt, layer, tensor)
+left join observed as o using (recipe, fmt, layer, tensor)
+left join gaps as g using (recipe, fmt, layer, tensor);
