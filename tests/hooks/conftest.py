@@ -93,12 +93,19 @@ class Zygote:
             [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def start(self, name: str, folder: Path) -> int:
+    def start(self, name: str, folder: Path, **options: Any) -> int:
         """Start one training that records into `folder/run`; returns its pid."""
         folder.mkdir()
         assert self._process.stdin is not None
-        print(name, folder, file=self._process.stdin, flush=True)
+        print(json.dumps([name, str(folder), options]), file=self._process.stdin, flush=True)
         return int(self._answer())
+
+    def run(self, name: str, folder: Path, **options: Any) -> dict[str, Any]:
+        """Run one training to its end; returns its facts."""
+        self.start(name, folder, **options)
+        assert self.wait() == 0
+        facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
+        return facts
 
     def wait(self) -> int:
         """The wait status of the training that was started last."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable
@@ -194,10 +193,8 @@ def test_attached(name: str, trainings: ModuleType, attach: Attach, recorded: Re
 @CASES
 def test_unmodified(name: str, zygote: Zygote, read_run: Callable[[Path], Recorded], tmp_path: Path) -> None:
     expected = EXPECTED[name]
-    zygote.start(name, tmp_path / name)
-    assert zygote.wait() == 0
+    facts = zygote.run(name, tmp_path / name)
     run = read_run(tmp_path / name / "run")
-    facts = json.loads((tmp_path / name / "facts.json").read_text())
 
     def rename(key: str) -> str:
         where, pass_, tensor = key.split()

@@ -456,11 +456,11 @@ def forked_worker(start: Start) -> Facts:
     return {"losses": losses}
 
 
-def _train(model: nn.Module, n_steps: int, first: int = 0) -> list[list[float]]:
+def _train(model: nn.Module, n_steps: int, first: int = 0, width: int = 4) -> list[list[float]]:
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.125)
     losses = []
     for step in range(first, first + n_steps):
-        loss = model(batch(step)).square().mean()
+        loss = model(batch(step, width=width)).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -468,37 +468,108 @@ def _train(model: nn.Module, n_steps: int, first: int = 0) -> list[list[float]]:
     return losses
 
 
-def run_alone(name: str, folder: Path) -> None:
+def two_encoders(start: Start) -> Facts:
+    """Two models around one encoder, trained in turns."""
+    encoder = nn.Linear(4, 4)
+    small, large = nn.Sequential(encoder, nn.Linear(4, 1)), nn.Sequential(encoder, nn.Linear(4, 2), nn.Linear(2, 1))
+    start(nn.ModuleDict({"small": small, "large": large}))
+    return {"losses": _train(small, 1) + _train(large, 1, first=1)}
+
+
+def second_model_later(start: Start) -> Facts:
+    """A model that is made and trained when the first has long been trained."""
+    first = Net()
+    start(first)
+    losses = _train(first, 3)
+    second = SelfTraining()
+    optimizer = sgd(second)
+    for step in range(2):
+        loss = second.loss(batch(step))
+        loss.backward()
+        optimizer.step()
+        losses.append([loss.item()])
+    return {"losses": losses}
+
+
+def parameters_without_layers(start: Start) -> Facts:
+    """What runs first has parameters but no layer to capture."""
+    table, model = nn.Embedding(6, 4), Net()
+    start(model)
+    loss = model(table(torch.arange(6))).square().mean()
+    loss.backward()
+    return {"losses": [[loss.item()]]}
+
+
+def finder_breaks(start: Start) -> Facts:
+    """A bug of ours before anything is attached."""
+    from fp8debug.hooks import autoattach
+
+    vars(autoattach)["find_roots"] = lambda called: [][0]
+    return method(start)
+
+
+def endless(start: Start) -> Facts:
+    """Writes parts as often as it can until it is killed."""
+    from fp8debug.hooks import session
+
+    vars(session)["flush_interval_s"] = lambda elapsed_s: -1.0
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    start(model)
+    return {"losses": _train(model, 1_000_000, width=64)}
+
+
+def child_outlives_parent(start: Start) -> Facts:
+    """A fork that is still there when the training has ended: the run is over all the same."""
+    model = Net()
+    start(model)
+    losses = _train(model, 1)
+    hold, release = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(release)
+        os.read(hold, 1)
+        os._exit(0)
+    return {"losses": losses, "child": child, "release": release}
+
+
+def run_alone(name: str, folder: Path, options: dict[str, Any]) -> None:
     """Run one training under AutoAttach; leaves `run/` and `facts.json` in `folder`."""
     from fp8debug.config import CaptureOptions
-    from fp8debug.hooks.autoattach import AutoAttach
+    from fp8debug.hooks.autoattach import AutoAttach, StopBeforeTraining
 
     warnings.simplefilter("error")
     said: list[str] = []
-    options = CaptureOptions(every=1, engine="torch", out=str(folder / "run"))
-    auto = AutoAttach(options, command=["train.py"], script="train.py", say=said.append)
+    shown: list[str] = []
+    settings: dict[str, Any] = {"every": 1, "engine": "torch", "out": str(folder / "run")} | options
+    auto = AutoAttach(
+        CaptureOptions(**settings), command=["train.py"], script="train.py", say=said.append, show=shown.append
+    )
     auto.start()
     torch.manual_seed(0)
-    facts = globals()[name](lambda model: None)
+    try:
+        facts = globals()[name](lambda model: None)
+    except StopBeforeTraining as stop:
+        facts = {"exit_code": stop.exit_code, "message": stop.message}
     summary = auto.close()
-    problems = summary.problems if summary else None
-    (folder / "facts.json").write_text(json.dumps(facts | {"said": said, "problems": problems}))
+    facts |= {"said": said, "shown": shown, "problems": summary.problems if summary else None}
+    facts["still_found"] = len(torch.nn.modules.module._global_forward_pre_hooks)
+    (folder / "facts.json").write_text(json.dumps(facts))
 
 
 def serve() -> None:
-    """Read `name folder` lines; run each training in a fork and answer with its pid, then with its wait status."""
+    """Read lines of [name, folder, options]; run each in a fork; answer with its pid, then with its wait status."""
     from fp8debug.hooks import autoattach  # noqa: F401  # paid for once, as is what torch imports late
 
     sgd(nn.Linear(1, 1))
     gc.collect()
     gc.freeze()
     for line in sys.stdin:
-        name, folder = line.split(maxsplit=1)
+        name, folder, options = json.loads(line)
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                run_alone(name, Path(folder.strip()))
+                run_alone(name, Path(folder), options)
                 status = 0
             except BaseException:
                 sys.excepthook(*sys.exc_info())
