@@ -10,12 +10,12 @@ create or replace macro reason(
             when by_gap and scale_gap_bits > 0
             then format('the scale is {:.1f} bits too large (healthy 0)', scale_gap_bits)
                 || coalesce(format(', so {} of the values are clipped', percent(overflow)), '')
-            when scale_gap_bits < -getvariable('gap_bits') and underflow > getvariable('underflow')
-            then format('the scale is {:.1f} bits too small (healthy 0), so {} of the values become zero',
-                        -scale_gap_bits, percent(underflow))
             when by_underflow and sqnr_db - sqnr_low_db > 3
             then format('the largest 1 % of values set the scale; the other 99 % keep {:.1f} dB (healthy {:.1f}), '
                         || '{} of them become zero', sqnr_low_db, healthy_sqnr_db, percent(underflow_low))
+            when scale_gap_bits < -getvariable('gap_bits') and underflow > getvariable('underflow')
+            then format('the scale is {:.1f} bits too small (healthy 0), so {} of the values become zero',
+                        -scale_gap_bits, percent(underflow))
             when underflow > getvariable('underflow')
             then format('{} of the non-zero values become zero (healthy: under 1 %)', percent(underflow))
         end,
