@@ -57,6 +57,8 @@ class Health:
     n_operands: int
     n_operands_sampled: int
     n_operands_all_zero: int
+    n_operands_approx: int
+    """Operands in FP32 whose histograms, and what follows from them, are of BF16-rounded values."""
     n_nan: int
     n_inf: int
     n_operands_nonfinite: int
@@ -85,6 +87,7 @@ _HEALTH = """
 with operand as (
     select
         layer, tensor, bool_or(sampled) as sampled, max(amax) = 0 and sum(n) > 0 as all_zero,
+        bool_or(approx is not null) as approx,
         sum(coalesce(n_nan, 0))::bigint as n_nan,
         sum(coalesce(n_posinf, 0) + coalesce(n_neginf, 0))::bigint as n_inf,
         min((step, seq)) filter (n_nan > 0 or n_posinf > 0 or n_neginf > 0) as first_bad
@@ -93,6 +96,7 @@ with operand as (
 )
 select
     count(*), count(*) filter (sampled), count(*) filter (all_zero and n_nan + n_inf = 0),
+    count(*) filter (approx),
     coalesce(sum(n_nan), 0)::bigint, coalesce(sum(n_inf), 0)::bigint, count(*) filter (n_nan + n_inf > 0),
     min(first_bad)[1], arg_min(layer, first_bad), arg_min(tensor, first_bad)
 from operand

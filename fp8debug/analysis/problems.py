@@ -21,10 +21,13 @@ class Problem:
 
 
 _EVENTS = """
-select kind, layer, tensor, message, count(*) as n, min(step) as first_step
-from events
-group by kind, layer, tensor, message
-order by kind, first_step, layer, tensor, message
+with named as (
+    select *, nullif(concat_ws(' ', layer, tensor), '') as operand from events
+)
+select kind, message, list_sort(list(distinct operand) filter (operand is not null)), count(*), min(step)
+from named
+group by kind, message
+order by kind, min(step), message
 """
 
 _SEEN = "select distinct layer, tensor, rank from tensors order by all"
@@ -77,12 +80,12 @@ def _missing(run: Run) -> Iterator[Problem]:
 
 
 def _events(run: Run) -> Iterator[Problem]:
-    for kind, layer, tensor, message, count, first_step in run.sql(_EVENTS).fetchall():
-        where = " ".join(word for word in (layer, tensor) if word)
+    for kind, message, operands, count, first_step in run.sql(_EVENTS).fetchall():
         at = "" if first_step is None else f" (first at step {first_step})" if count > 1 else f" (step {first_step})"
-        yield Problem(kind, f"{where}: {message}{at}" if where else f"{message}{at}", count)
+        text = f"{_some(operands)}: {message}{at}" if operands else f"{message}{at}"
+        yield Problem(kind, text, count)
 
 
 def _some(names: list[str]) -> str:
     head = ", ".join(names[:3])
-    return head if len(names) <= 3 else f"{head} and {len(names) - 3} more layers"
+    return head if len(names) <= 3 else f"{head} and {len(names) - 3} more"

@@ -92,8 +92,9 @@ def _report(
     else:
         from fp8debug.cli.render.stream import looks_of, write_stdout
         from fp8debug.cli.render.terminal import render_report
+        from fp8debug.cli.render.wording import shown_path
 
-        write_stdout(render_report(built, looks_of(sys.stdout), run_path=str(run_dir or found.path)))
+        write_stdout(render_report(built, looks_of(sys.stdout), run_path=run_dir or shown_path(found.path)))
     if outcome is None or not outcome.hit:
         return False
     from fp8debug.cli.render.tables import escape

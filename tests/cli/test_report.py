@@ -122,7 +122,9 @@ def test_the_commands_of_the_report_can_be_pasted(report: Report) -> None:
 def test_the_latest_run_is_taken(local: Report, runs: ModuleType, synthetic_run: ModuleType) -> None:
     runs.write_healthy(synthetic_run, local.folder / "fp8debug-runs" / "train-20260101-000000")
     (local.folder / "fp8debug-runs" / "latest").symlink_to("train-20260101-000000")
-    assert "NO CANDIDATE FOR BF16" in local()
+    text = local()
+    assert "NO CANDIDATE FOR BF16" in text
+    assert "fp8debug sql fp8debug-runs/train-20260101-000000 " in text, "a path that can be typed"
 
 
 # What a program gets --------------------------------------------------------------------------------------------------
@@ -296,6 +298,32 @@ def test_missing_ranks_and_tensors(local: Report, runs: ModuleType, synthetic_ru
     text = " ".join(local("run").split())
     assert "3 of 4 ranks left no records: 1, 2, 3" in text
     assert "no dw was recorded for blocks.0.fc1, blocks.1.fc1" in text
+
+
+def test_equal_events_are_one_problem(local: Report, runs: ModuleType, synthetic_run: ModuleType) -> None:
+    path = runs.write_healthy(synthetic_run, local.folder / "run", world_size=2)
+    run = synthetic_run.SyntheticRun(path, status="closed", world_size=2, recipes=["current", "delayed"])
+    for step in range(30):
+        run.add_row(
+            "events", step=step, kind="unsupported", layer=f"fc.{step % 5}", tensor="x", message="no such dtype"
+        )
+        run.add_row("events", kind="assumption", message=f"assumed {step}")
+    run.write()
+    document = local.json("run")
+    (unsupported,) = [p for p in document["problems"] if p["kind"] == "unsupported"]
+    assert unsupported["count"] == 30
+    assert unsupported["message"] == "fc.0 x, fc.1 x, fc.2 x and 2 more: no such dtype (first at step 0)"
+    text = local("run")
+    assert f'... and {len(document["problems"]) - 20} more: fp8debug sql run "from events"' in text
+    assert "simulated: each rank from its own amax" in text
+
+
+def test_fp32_operands_are_told(local: Report, runs: ModuleType, synthetic_run: ModuleType) -> None:
+    run = synthetic_run.SyntheticRun(local.folder / "run", status="closed", tensors=["x"])
+    for step in range(3):
+        run.add("fc", "x", runs.Values(synthetic_run).bell(), step=step, approx="bf16")
+    run.write()
+    assert "1 operand is in FP32: histograms hold the BF16-rounded values" in local("run")
 
 
 def test_few_steps_are_no_verdict(local: Report, runs: ModuleType, synthetic_run: ModuleType) -> None:

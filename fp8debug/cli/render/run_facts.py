@@ -75,7 +75,8 @@ def _recipes(report: Report) -> str:
     names = [escape(recipe) for recipe in report.run.recipes] or ["none"]
     sources = {entry.source for entry in report.judged}
     if sources == {"simulated"}:
-        return f"{', '.join(names)} (simulated: the training itself need not run in FP8)"
+        how = "each rank from its own amax" if report.run.world_size > 1 else "the training itself need not run in FP8"
+        return f"{', '.join(names)} (simulated: {how})"
     if "framework" in sources:
         framework = [escape(entry.recipe) for entry in report.judged if entry.source == "framework"]
         return f"{', '.join(names)}; the framework's own scales for {listed(framework)}"

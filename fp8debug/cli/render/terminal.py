@@ -15,6 +15,8 @@ from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import columns, escape, wrap
 from fp8debug.cli.render.wording import count, listed, operand, with_full_stop
 
+_MAX_PROBLEMS = 20
+
 
 def render_report(report: Report, looks: Looks, *, run_path: str) -> str:
     """The whole report, ending in a newline. `run_path` is how the commands name the run."""
@@ -24,7 +26,7 @@ def render_report(report: Report, looks: Looks, *, run_path: str) -> str:
         _candidates(report, looks),
         _watch(report, looks, run_path),
         _isolated(report, looks, run_path),
-        _problems(report, looks),
+        _problems(report, looks, run_path),
         _next(report, looks, run_path),
     )
     return "\n".join("\n".join(lines) + "\n" for section in sections if (lines := list(section)))
@@ -52,6 +54,9 @@ def _fine(report: Report, looks: Looks) -> Iterator[str]:
         yield from wrap(
             f"{count(health.n_operands_all_zero, 'operand')} held nothing but zeros all the time.", looks.width
         )
+    if health.n_operands_approx:
+        fp32 = count(health.n_operands_approx, "operand is", "operands are")
+        yield from wrap(f"{fp32} in FP32: histograms hold the BF16-rounded values, marked approx.", looks.width)
 
 
 def _share_that_holds(entry: Judged) -> str:
@@ -139,13 +144,16 @@ def _isolated(report: Report, looks: Looks, run_path: str) -> Iterator[str]:
         yield f"  ... and {count(left, 'step')} more: {_short_sql(run_path, 'from isolated_hits')}"
 
 
-def _problems(report: Report, looks: Looks) -> Iterator[str]:
+def _problems(report: Report, looks: Looks, run_path: str) -> Iterator[str]:
     if not report.problems:
         return
     yield looks.bold(looks.red("PROBLEMS: what went wrong or is missing"))
-    for problem in report.problems:
+    for problem in report.problems[:_MAX_PROBLEMS]:
         times = f" ({problem.count:,} times)" if problem.count > 1 else ""
         yield from wrap(f"- {with_full_stop(escape(problem.message))}{times}", looks.width, hanging="  ")
+    left = len(report.problems) - _MAX_PROBLEMS
+    if left > 0:
+        yield f"  ... and {left:,} more: {_short_sql(run_path, 'from events')}"
 
 
 def _next(report: Report, looks: Looks, run_path: str) -> Iterator[str]:

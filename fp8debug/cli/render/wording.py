@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from fp8debug.cli.render.tables import escape
 
@@ -73,6 +75,13 @@ def number(value: float | None) -> str:
 def operand(layer: str, tensor: str) -> str:
     """A tensor of a layer, safe to print."""
     return f"{escape(layer)} {escape(tensor)}"
+
+
+def shown_path(path: Path) -> str:
+    """The path as a person would type it: relative when it lies below the working directory."""
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
 
 
 def with_full_stop(text: str) -> str:
