@@ -110,6 +110,8 @@ union all
 select layer, tensor, 'watch' as level, {", ".join(_COLUMNS)} from watch
 """
 
+# Nearly every healthy run has none: asking that first is cheaper than looking through all the evidence.
+_ANY_ISOLATED = "select count(*) from operands where level = 'hit' and not is_persistent"
 _ISOLATED = "select step, recipe, n_operands, db_lost, message from isolated_hits order by step, recipe"
 
 
@@ -134,6 +136,8 @@ def findings(run: Run) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
 
 def isolated_hits(run: Run) -> tuple[IsolatedHit, ...]:
     """Steps with isolated hits, in order."""
+    if not run.sql(_ANY_ISOLATED).fetchall()[0][0]:
+        return ()
     return tuple(IsolatedHit(*row) for row in run.sql(_ISOLATED).fetchall())
 
 
