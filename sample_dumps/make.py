@@ -1,7 +1,7 @@
 """Record the three sample runs, then thin them so that they fit into the repository: the exact way they were made.
 
     python sample_dumps/make.py gpt-healthy gpt-outlier    # a minute each; needs what fp8debug needs
-    python sample_dumps/make.py smollm2                    # three minutes; needs the packages README.md names
+    python sample_dumps/make.py smollm2                    # four minutes; needs the packages README.md names
 
 Each run is recorded through the command line into fp8debug-runs/<name>, every layer, as anybody would record it. A
 recording that is there already is used as it is: delete it to record anew. `thin` then writes sample_dumps/<name>:
@@ -11,6 +11,7 @@ all rows of all tables, except that histograms, nine tenths of the bytes, are ke
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -80,7 +81,8 @@ def record(name: str) -> RunDir:
     if (ROOT / path).exists():
         print(f"{path} is there: used as it is", file=sys.stderr)
     else:
-        subprocess.run([sys.executable, "-m", *SAMPLES[name].command(name)], cwd=ROOT, check=True)
+        one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # sums in one order: the recording repeats bit for bit
+        subprocess.run([sys.executable, "-m", *SAMPLES[name].command(name)], cwd=ROOT, env=one_thread, check=True)
     run = RunDir(ROOT / path)
     if (status := run.read_manifest().status) != "closed":
         raise SystemExit(f"{path}: status is {status!r}, expected 'closed'; delete it and record anew")
