@@ -141,7 +141,8 @@ def main() -> int:
         sizes = {name: megabytes_per_step(Path(folder), name, args.steps) for name in names}
     bare = records["bare"]
     cpu_ms = statistics.median(r["cpu"] for r in bare) * 1e3
-    print(f"{platform.machine()}, Python {platform.python_version()}, {THREADS} threads, {args.steps} steps; bare: {cpu_ms:.0f} ms CPU")
+    where = f"{platform.machine()}, Python {platform.python_version()}, {THREADS} threads"
+    print(f"{where}, {args.steps} steps; bare: {cpu_ms:.0f} ms CPU")
     print(f"{'variant':22} {'cpu ratio':>9} {'q1-q3':>11} {'wall ratio':>10} {'MB/step':>8} {'limit':>6}  same loss")
     table, missed = {}, False
     for name in names[1:]:
@@ -151,7 +152,8 @@ def main() -> int:
         same = [r["loss"] for r in records[name]] == [r["loss"] for r in bare]
         limit = LIMITS.get(name)
         missed |= not same or (limit is not None and median > limit)
-        table[name] = {"cpu_ratio": median, "q1": q1, "q3": q3, "wall_ratio": wall, "mb_per_step": sizes[name], "limit": limit}
+        row = {"cpu_ratio": median, "q1": q1, "q3": q3, "wall_ratio": wall, "mb_per_step": sizes[name], "limit": limit}
+        table[name] = row
         print(f"{name:22} {median:9.3f} {q1:5.2f}-{q3:<5.2f} {wall:10.3f} {sizes[name]:8.3f} {limit or '':>6}  {same}")
     if args.json:
         args.json.write_text(json.dumps(table, indent=1) + "\n")

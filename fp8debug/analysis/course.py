@@ -20,7 +20,7 @@ with per_step as (
         layer, tensor, recipe, step, min(sqnr_db) as sqnr_db, min(sqnr_low_db) as sqnr_low_db,
         arg_max(gain, abs(gain - 1)) as gain, max(underflow) as underflow, max(overflow) as overflow,
         max(scale_gap_bits) as scale_gap_bits
-    from evidence
+    from {source}
     where not alternate and (layer, tensor, recipe) in (
         select (unnest($layers::varchar[]), unnest($tensors::varchar[]), unnest($recipes::varchar[]))
     )
@@ -41,16 +41,13 @@ _SERIES_METRICS = ("sqnr_db", "sqnr_low_db", "gain", "underflow", "overflow", "s
 
 
 def with_details(run: Run, found: Sequence[Finding], judged: Iterable[JudgedOperand]) -> tuple[Finding, ...]:
-    """The same findings with their series and the recipes under which they are fine; one query for all of them."""
+    """The same findings with their series and the recipes under which they are fine; one query for all of them, or two."""
     if not found:
         return ()
-    rows = run.sql(
-        _SERIES,
-        points=MAX_POINTS,
-        layers=[finding.layer for finding in found],
-        tensors=[finding.tensor for finding in found],
-        recipes=[finding.worst.recipe for finding in found],
-    ).fetchall()
+    # Only the gap is known at steps that were not sampled, and only the view of all evidence has those.
+    of_gap = [finding for finding in found if metric_that_hurts(finding.worst) == "scale_gap_bits"]
+    sampled = [finding for finding in found if finding not in of_gap]
+    rows = [*_series_rows(run, "sampled_evidence", sampled), *_series_rows(run, "evidence", of_gap)]
     points = _points_by_operand(rows)
     under: dict[tuple[str, str], set[str]] = {}
     for operand in judged:
@@ -63,6 +60,18 @@ def with_details(run: Run, found: Sequence[Finding], judged: Iterable[JudgedOper
         )
         for finding in found
     )
+
+
+def _series_rows(run: Run, source: str, found: Sequence[Finding]) -> list[tuple[Any, ...]]:
+    if not found:
+        return []
+    return run.sql(
+        _SERIES.format(source=source),
+        points=MAX_POINTS,
+        layers=[finding.layer for finding in found],
+        tensors=[finding.tensor for finding in found],
+        recipes=[finding.worst.recipe for finding in found],
+    ).fetchall()
 
 
 def _fine_under(finding: Finding, judged: Iterable[str]) -> tuple[str, ...]:

@@ -44,8 +44,8 @@ class JudgedOperand:
 
 _OPERANDS = """
 select recipe, fmt, layer, tensor, count(distinct step), median(sqnr_db)
-from evidence
-where series = 'sampled' and not alternate
+from sampled_evidence
+where not alternate
 group by recipe, fmt, layer, tensor
 """
 

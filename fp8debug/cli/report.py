@@ -10,8 +10,10 @@ import typer
 
 if TYPE_CHECKING:
     from fp8debug.analysis.scope import Scope
+    from fp8debug.rundir import RunDir
 
 DEFAULT_TOP = 10
+SMALL_RUN_BYTES = 16_000_000
 
 
 def report(
@@ -82,7 +84,7 @@ def _report(
     from fp8debug.analysis.report import build_report
     from fp8debug.analysis.run import open_run
 
-    with open_run(found.path, thresholds=thresholds, scope=scope) as run:
+    with open_run(found.path, thresholds=thresholds, scope=scope, threads=_threads(found)) as run:
         built = build_report(run, scope=scope, top=top if as_json else top or DEFAULT_TOP)
         outcome = evaluate(terms, fail_on, built, run) if fail_on is not None else None
     if as_json:
@@ -102,6 +104,12 @@ def _report(
     for reason in outcome.reasons:
         print(f"fp8debug: --fail-on {escape(reason)}", file=sys.stderr)
     return True
+
+
+def _threads(run: RunDir) -> int | None:
+    """One thread where little is read: the others would cost more than they bring. None: one a core."""
+    sizes = (part.stat().st_size for table in ("tensors", "scales", "errors") for part in run.parts(table))
+    return 1 if sum(sizes) < SMALL_RUN_BYTES else None
 
 
 def _parse_thresholds(items: Sequence[str]) -> dict[str, float]:

@@ -209,7 +209,7 @@ def test_when_steps_are_flushed(attach: Attach, recorded: Recorded, monkeypatch:
     monkeypatch.setattr(PartWriter, "submit", submit)
     layer = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    with attach(layer, recipes=["current"]):
+    with attach(layer, recipes=["current"], every=1000):
         while step < 100:
             now += 0.4
             layer(torch.ones(1, 2)).sum().backward()

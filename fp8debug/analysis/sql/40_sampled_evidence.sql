@@ -1,4 +1,4 @@
--- Sampled records of training passes with their error metrics.
+-- Sampled records that the rules judge, with their error metrics: the sampled half of evidence.
 -- Internal.
 -- A table: computed once, when it is first named.
 create or replace temp table sampled_evidence as
@@ -7,4 +7,6 @@ select
     recipe, fmt, alternate, source, n_nonzero, n_rolls, is_stateful, scale, amax, scale_gap_bits,
     sqnr_db, sqnr_low_db, gain, underflow, underflow_low, overflow, healthy_sqnr_db, db_lost
 from error_ratios
-where pass in ('forward', 'backward');
+where pass in ('forward', 'backward')
+  and n_nonzero >= getvariable('min_nonzero')
+  and not (is_stateful and source = 'simulated' and n_rolls < getvariable('warmup_rolls'));
