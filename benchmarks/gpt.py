@@ -24,7 +24,8 @@ class Block(nn.Module):
         heads = (t.view(batch, tokens, N_HEADS, -1).transpose(1, 2) for t in self.qkv(self.ln1(x)).chunk(3, dim=-1))
         attended = F.scaled_dot_product_attention(*heads, is_causal=True)
         x = x + self.proj(attended.transpose(1, 2).reshape(batch, tokens, D_MODEL))
-        return x + self.fc2(F.gelu(self.fc1(self.ln2(x))))
+        out: torch.Tensor = x + self.fc2(F.gelu(self.fc1(self.ln2(x))))
+        return out
 
 
 class GPT(nn.Module):
@@ -40,4 +41,5 @@ class GPT(nn.Module):
         x = self.tok(ids) + self.pos(torch.arange(ids.shape[1]))
         for block in self.blocks:
             x = block(x)
-        return self.head(self.lnf(x))
+        logits: torch.Tensor = self.head(self.lnf(x))
+        return logits

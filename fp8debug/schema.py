@@ -182,6 +182,4 @@ EVENTS = Table(
     ),
 )
 
-TABLES: dict[str, Table] = {
-    table.name: table for table in (STEPS, TENSORS, SCALES, ERRORS, HISTOGRAMS, VALUES, EVENTS)
-}
+TABLES: dict[str, Table] = {table.name: table for table in (STEPS, TENSORS, SCALES, ERRORS, HISTOGRAMS, VALUES, EVENTS)}
