@@ -41,7 +41,7 @@ _SERIES_METRICS = ("sqnr_db", "sqnr_low_db", "gain", "underflow", "overflow", "s
 
 
 def with_details(run: Run, found: Sequence[Finding], judged: Iterable[JudgedOperand]) -> tuple[Finding, ...]:
-    """The same findings with their series and the recipes under which they are fine; one query for all of them, or two."""
+    """The same findings with their series and the recipes under which they are fine; at most two queries."""
     if not found:
         return ()
     # Only the gap is known at steps that were not sampled, and only the view of all evidence has those.
