@@ -18,7 +18,7 @@ SMALL_RUN_BYTES = 16_000_000
 
 def report(
     run_dir: Annotated[
-        str | None, typer.Argument(metavar="[RUN_DIR]", help="Run directory. [the latest in fp8debug-runs]")
+        str | None, typer.Argument(metavar="RUN_DIR", help="Run directory. [the latest in fp8debug-runs]")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, complete unless --top is given.")

@@ -9,7 +9,7 @@ import typer
 
 def runs(
     folder: Annotated[
-        str | None, typer.Argument(metavar="[FOLDER]", help="Folder of run directories. [fp8debug-runs]")
+        str | None, typer.Argument(metavar="FOLDER", help="Folder of run directories. [fp8debug-runs]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

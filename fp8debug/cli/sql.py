@@ -11,10 +11,10 @@ FORMATS = ("table", "csv", "json", "jsonl", "parquet")
 
 def sql(
     run_dir: Annotated[
-        str | None, typer.Argument(metavar="[RUN_DIR]", help="Run directory. [the latest in fp8debug-runs]")
+        str | None, typer.Argument(metavar="RUN_DIR", help="Run directory. [the latest in fp8debug-runs]")
     ] = None,
     query: Annotated[
-        str | None, typer.Argument(metavar="[QUERY]", help="One SELECT; - reads it from standard input.")
+        str | None, typer.Argument(metavar="QUERY", help="One SELECT; - reads it from standard input.")
     ] = None,
     file: Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Read the query from FILE.")] = None,
     output_format: Annotated[
