@@ -28,14 +28,17 @@ def bare(trainings: ModuleType, name: str) -> object:
 def test_models_that_share_an_encoder(
     zygote: Zygote, read_run: Callable[[Path], Recorded], trainings: ModuleType, tmp_path: Path
 ) -> None:
-    """The shared layer is hooked once, under the model that ran first; names tell the models apart."""
-    facts = zygote.run("two_encoders", tmp_path / "a")
+    """The shared layer is hooked once, under the smaller of the models that hold it."""
+    facts = zygote.run("shared_encoder", tmp_path / "a")
     run = read_run(tmp_path / "a/run")
-    assert facts["losses"] == bare(trainings, "two_encoders")
-    names = ["Sequential#0.0", "Sequential#0.1", "Sequential#1.1", "Sequential#1.2"]
-    assert [layer["name"] for layer in run.manifest["layers"]] == names
-    assert [key for key in run.keys() if key.endswith("#0.0.x")] == [  # noqa: SIM118
-        f"{step}/0/0 forward Sequential#0.0.x" for step in range(2)
+    assert facts["losses"] == bare(trainings, "shared_encoder")
+    assert [layer["name"] for layer in run.manifest["layers"]] == ["0", "1", "Sequential#1.1", "Sequential#1.2"]
+    assert run.manifest["roots"] == ["Sequential", "Sequential#1"]
+    assert run.keys() == [
+        *("0/0/0 forward 0.x", "0/0/0 forward 0.w", "0/0/0 forward 1.x", "0/0/0 forward 1.w"),
+        *("0/0/0 backward 1.dy", "0/0/0 backward 0.dy", "1/0/0 forward 0.x", "1/0/0 forward 0.w"),
+        *(f"1/0/0 forward Sequential#1.{tensor}" for tensor in ("1.x", "1.w", "2.x", "2.w")),
+        *("1/0/0 backward Sequential#1.2.dy", "1/0/0 backward Sequential#1.1.dy", "1/0/0 backward 0.dy"),
     ]
 
 
@@ -135,6 +138,30 @@ def test_a_directory_taken_between_start_and_first_step(tmp_path: Path) -> None:
     )
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["mine"]
     assert not torch.nn.modules.module._global_forward_pre_hooks
+
+
+def test_two_ranks_share_a_directory(zygote: Zygote, read_run: Callable[[Path], Recorded], tmp_path: Path) -> None:
+    """Whichever comes first; rank 0 writes the manifest."""
+    for rank in (1, 0):
+        facts = zygote.run(
+            "accumulation",
+            tmp_path / str(rank),
+            out=str(tmp_path / "run"),
+            environment={"RANK": str(rank), "WORLD_SIZE": "2"},
+        )
+        assert facts["problems"] == []
+        assert (tmp_path / "run/run.json").exists() is (rank == 0)
+    run = read_run(tmp_path / "run")
+    assert run.manifest["world_size"] == 2
+    assert sorted(p.name for p in (tmp_path / "run").iterdir() if p.suffix) == [
+        "rank=0.lock",
+        "rank=1.lock",
+        "run.json",
+    ]
+    per_rank = {rank: run.rows("tensors", rank=rank) for rank in (0, 1)}
+    assert len(per_rank[0]) == len(per_rank[1]) == 2 * (6 + 4 + 4)
+    assert [row["seq"] for row in per_rank[1]] == list(range(28))
+    assert [row["rank"] for row in run.rows("steps")] == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fp8debug.hooks.clock import Moment
+from fp8debug.hooks.simulation import ScaleSimulator
+from fp8debug.recipes import parse_recipe
+
 if TYPE_CHECKING:
     from tests.hooks.conftest import Attach, Recorded
 
@@ -205,6 +209,31 @@ def test_scales_of_every_pass_equal_the_kernel(rolls: str, attach: Attach, recor
     assert {r["pass"] for r in got} == {"forward", "backward", "recompute", "eval"}
     assert len({r["scale"] for r in got}) > 300
     assert max(r["n_rolls"] for r in got) == (len(sizes) if rolls == "microbatch" else len(sizes) // 2)
+
+
+@pytest.mark.parametrize("pass_", ["recompute", "eval"])
+def test_what_is_not_training_enters_no_history(pass_: str) -> None:
+    """Even where it sees more than the training passes did, as a recomputation with other random numbers may."""
+    simulator = ScaleSimulator([parse_recipe("delayed")], "microbatch")
+    for microbatch in range(2):
+        simulator.observe("fc", "x", Moment(0, microbatch, 0, "forward"), 7.0)
+        simulator.observe("fc", "x", Moment(0, microbatch, 0, pass_), 1e6)
+    (scale,) = simulator.observe("fc", "x", Moment(1, 0, 0, "forward"), 1.0)
+    assert scale.scale == np.float32(448 / 7.0)
+    assert (scale.n_rolls, scale.amax_used) == (2, 7.0)
+
+
+def test_an_amax_that_was_not_measured_leaves_the_scale_unknown() -> None:
+    simulator = ScaleSimulator([parse_recipe("delayed")], "microbatch")
+    seen = [
+        simulator.observe("fc", "x", Moment(step, 0, 0, "forward"), amax)[0]
+        for step, amax in enumerate((7.0, None, 1.0, 1.0))
+    ]
+    assert [(s.status, s.scale) for s in seen] == [
+        *(("warmup", 1.0), ("ok", 448 / 7.0)),
+        *(("history_incomplete", None), ("history_incomplete", None)),
+    ]
+    assert [s.scale_inv is None for s in seen] == [False, False, True, True]
 
 
 def test_only_the_sampled_steps_have_errors_but_every_pass_has_a_scale(attach: Attach, recorded: Recorded) -> None:

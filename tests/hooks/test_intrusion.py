@@ -232,3 +232,23 @@ def test_function_transforms(attach: Attach, recorded: Recorded) -> None:
     for tensor, value in (("x", x), ("w", parameters["0.weight"]), ("dy", dy)):
         assert rows[tensor]["shape"] == list(value.shape)
         assert rows[tensor]["amax"] == pytest.approx(float(value.abs().max()), rel=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["torch", "numba"])
+def test_defaults_that_the_script_has_set(engine: str, attach: Attach, recorded: Recorded) -> None:
+    """Another device or dtype for what is made without saying which; ours must not end up there."""
+    model, x = nn.Linear(3, 3), torch.randn(2, 3)
+    with attach(model, engine=engine, raw_every=1):
+        try:
+            torch.set_default_device("meta")
+            torch.set_default_dtype(torch.float64)
+            torch.use_deterministic_algorithms(True)
+            for factor in (1.0, float("nan")):
+                model(x * factor).sum().backward()
+        finally:
+            torch.set_default_device(None)
+            torch.set_default_dtype(torch.float32)
+            torch.use_deterministic_algorithms(False)
+    assert recorded.manifest["status"] == "closed"
+    assert [row["status"] for row in recorded.rows("tensors")] == ["ok"] * 5
+    assert recorded.rows("tensors", tensor="x")[0]["amax"] == float(x.abs().max())

@@ -161,3 +161,13 @@ def test_raw_values_of_every_shape(attach: Attach, recorded: Recorded) -> None:
         (1, 0, [1.0, 1.0, 1.0]),
     ]
     assert [row["shape"] for row in recorded.rows("tensors")] == [[2, 2, 3], [3], [0, 3]]
+
+
+def test_hooks_of_the_user_come_after_ours(attach: Attach, recorded: Recorded) -> None:
+    """What is recorded is the GEMM's, not what a hook that was there before makes of it."""
+    layer = nn.Linear(2, 2, bias=False)
+    torch.nn.init.constant_(layer.weight, 0.5)
+    layer.register_forward_hook(lambda module, args, y: y * 100)
+    with attach(layer, tensors=["y", "dy"]):
+        layer(torch.ones(1, 2)).sum().backward()
+    assert {row["tensor"]: row["amax"] for row in recorded.rows("tensors")} == {"y": 1.0, "dy": 100.0}

@@ -468,12 +468,17 @@ def _train(model: nn.Module, n_steps: int, first: int = 0, width: int = 4) -> li
     return losses
 
 
-def two_encoders(start: Start) -> Facts:
-    """Two models around one encoder, trained in turns."""
+def shared_encoder(start: Start) -> Facts:
+    """Two models around one encoder; of the first only the parts are called."""
     encoder = nn.Linear(4, 4)
-    small, large = nn.Sequential(encoder, nn.Linear(4, 1)), nn.Sequential(encoder, nn.Linear(4, 2), nn.Linear(2, 1))
+    large, small = nn.Sequential(encoder, nn.Linear(4, 2), nn.Linear(2, 1)), nn.Sequential(encoder, nn.Linear(4, 1))
     start(nn.ModuleDict({"small": small, "large": large}))
-    return {"losses": _train(small, 1) + _train(large, 1, first=1)}
+    optimizer = sgd(small)
+    loss = small[1](small[0](batch(0))).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"losses": [[loss.item()], *_train(large, 1, first=1)]}
 
 
 def second_model_later(start: Start) -> Facts:
@@ -538,6 +543,7 @@ def run_alone(name: str, folder: Path, options: dict[str, Any]) -> None:
     from fp8debug.hooks.autoattach import AutoAttach, StopBeforeTraining
 
     warnings.simplefilter("error")
+    os.environ |= options.pop("environment", {})
     said: list[str] = []
     shown: list[str] = []
     settings: dict[str, Any] = {"every": 1, "engine": "torch", "out": str(folder / "run")} | options

@@ -115,8 +115,9 @@ def dense_counts(values: torch.Tensor, way: codes.Route) -> npt.NDArray[np.int64
     """Return the occurrences of each code of `way.counted`, (256,) or (65536,), of a CPU tensor."""
     bits = torch.uint8 if way.counted.itemsize == 1 else torch.int16
     size = 1 << (8 * way.counted.itemsize)
-    total = torch.zeros(size, dtype=torch.int64)
-    buffer = torch.empty(min(CHUNK, values.numel()), dtype=torch.int32)
+    cpu = torch.device("cpu")  # said, because the script may have set another default
+    total = torch.zeros(size, dtype=torch.int64, device=cpu)
+    buffer = torch.empty(min(CHUNK, values.numel()), dtype=torch.int32, device=cpu)
     for chunk in cpu_chunks(values):
         code = buffer[: chunk.numel()]
         code.copy_(chunk.to(way.source).to(way.counted).view(bits)).bitwise_and_(size - 1)
