@@ -21,8 +21,8 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, tokens, _ = x.shape
-        heads = (t.view(batch, tokens, N_HEADS, -1).transpose(1, 2) for t in self.qkv(self.ln1(x)).chunk(3, dim=-1))
-        attended = F.scaled_dot_product_attention(*heads, is_causal=True)
+        q, k, v = (t.view(batch, tokens, N_HEADS, -1).transpose(1, 2) for t in self.qkv(self.ln1(x)).chunk(3, dim=-1))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(attended.transpose(1, 2).reshape(batch, tokens, D_MODEL))
         out: torch.Tensor = x + self.fc2(F.gelu(self.fc1(self.ln2(x))))
         return out
