@@ -115,7 +115,7 @@ class Recorder:
     def _add_tensor_row(
         self, seen: Observed, key: tuple[Any, ...], value: torch.Tensor, health: Health, counted: Counted | None
     ) -> None:
-        rows, first = _nonfinite_rows(value, health)
+        rows, first = _nonfinite_rows(value, seen.gemm_dtype, health)
         self.batch.rows["tensors"].append(
             (
                 *key,
@@ -221,10 +221,11 @@ def _unwrapped(value: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def _nonfinite_rows(value: torch.Tensor, health: Health) -> tuple[int | None, int | None]:
+def _nonfinite_rows(value: torch.Tensor, gemm_dtype: torch.dtype, health: Health) -> tuple[int | None, int | None]:
     if not health.has_nonfinite:
         return (None if health.n_nan is None else 0), None
-    n_rows, first = nonfinite_rows(value)
+    # As the GEMM reads it: what is finite in FP32 may overflow in FP16.
+    n_rows, first = nonfinite_rows(value.to(gemm_dtype) if value.dtype is torch.float32 else value)
     return n_rows, first if n_rows else None
 
 

@@ -83,6 +83,20 @@ def test_nonfinite_values_are_seen_in_every_step(
 
 
 @ENGINES
+@pytest.mark.parametrize("steps", ["0-", "9-"], ids=["sampled", "health"])
+def test_what_overflows_in_the_dtype_of_the_gemm(steps: str, engine: str, attach: Attach, recorded: Recorded) -> None:
+    """Finite in FP32, infinite as the FP16 that the GEMM reads: counted, and the row is named."""
+    layer = nn.Linear(2, 2, bias=False)
+    torch.nn.init.constant_(layer.weight, 1e-8)  # below half of the smallest FP16
+    with attach(layer, engine=engine, steps=steps), torch.autocast("cpu", torch.float16):
+        layer(torch.tensor([[1.0, 2.0], [3.0, -4.0], [1e6, 1.0], [-65520.0, 65504.0]]))
+    x, w = recorded.row("tensors", tensor="x"), recorded.row("tensors", tensor="w")
+    assert (x["dtype"], x["gemm_dtype"]) == ("float32", "float16")
+    assert (x["n_posinf"], x["n_neginf"], x["n_rows_nonfinite"], x["first_nonfinite_row"]) == (1, 1, 2, 2)
+    assert (x["amax"], w["amax"]) == (65504.0, 0.0)
+
+
+@ENGINES
 def test_no_tokens(engine: str, attach: Attach, recorded: Recorded) -> None:
     """A batch without tokens: rows are there, say so, and neither sums nor histories know of it."""
     layer = nn.Linear(4, 3)

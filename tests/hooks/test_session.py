@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from typing import TYPE_CHECKING
 
@@ -25,12 +26,19 @@ def model_and_optimizer() -> tuple[nn.Module, torch.optim.Optimizer]:
 def test_what_is_logged_wins(attach: Attach, recorded: Recorded) -> None:
     """Numbers, tensors, some of them; between the step and the next forward; the last call counts."""
     model, optimizer = model_and_optimizer()
+    norms: list[float] = []
     with attach(model) as session:
         for step in range(4):
             loss = model(torch.ones(2, 3)).square().mean()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+            norms.append(
+                math.hypot(
+                    *(value for p in model.parameters() if p.grad is not None for value in p.grad.flatten().tolist())
+                )
+            )
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
             optimizer.step()
+            optimizer.zero_grad()
             if step == 1:
                 session.log(loss=9.0, tokens=1)
                 session.log(loss=torch.tensor(2.5, requires_grad=True), grad_norm=torch.tensor([0.5]), tokens=4096)
@@ -42,6 +50,7 @@ def test_what_is_logged_wins(attach: Attach, recorded: Recorded) -> None:
     for row, lr in ((rows[0], 0.25), (rows[2], 1e-3), (rows[3], 0.25)):
         assert (row["loss_source"], row["grad_norm_source"], row["tokens"]) == ("backward", "clip_grad_norm_", None)
         assert row["lr"] == lr
+        assert row["grad_norm"] == pytest.approx(norms[row["step"]], rel=1e-6), "before clipping, and once"
     assert rows[0]["loss"] == rows[0]["losses"][0]
 
 

@@ -146,6 +146,16 @@ EXPECTED = {
             """,
         )
     ),
+    "checkpointed_loss": Expected(
+        steps(
+            2,
+            """
+            0/0 forward a.x a.w b.x b.w
+            0/0 recompute a.x b.x
+            0/0 backward b.dy a.dy
+            """,
+        )
+    ),
     "eval_mode_only": Expected(steps(1, NET_EVAL), (), problem="call model.train()"),
     "forked_worker": Expected(steps(2, NET)),
 }

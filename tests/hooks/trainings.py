@@ -273,9 +273,9 @@ def method(start: Start) -> Facts:
 
 
 class Generator(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, fc: nn.Linear) -> None:
         super().__init__()
-        self.fc = nn.Linear(2, 4)
+        self.fc = fc  # older than the model that holds it
 
     def forward(self, z: Tensor) -> Tensor:
         y: Tensor = self.fc(z)
@@ -293,7 +293,7 @@ class Critic(nn.Module):
 
 
 def gan(start: Start) -> Facts:
-    generator, critic = Generator(), Critic()
+    generator, critic = Generator(nn.Linear(2, 4)), Critic()
     start(nn.ModuleDict({"g": generator, "d": critic}))
     optimizer_g, optimizer_d = sgd(generator), sgd(critic)
     losses = []
@@ -431,6 +431,22 @@ def checkpointed_reentrant(start: Start) -> Facts:
     model = Checkpointed(reentrant=True)
     start(model)
     return {"losses": _train(model, 2)}
+
+
+def checkpointed_loss(start: Start) -> Facts:
+    """A recomputed region that ends in a scalar: the backward inside the backward is of no loss."""
+    model = Net()
+    start(model)
+    optimizer = sgd(model)
+    losses = []
+    for step in range(2):
+        x = batch(step).requires_grad_()
+        loss = checkpoint(lambda x: model(x).square().mean(), x, use_reentrant=True)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append([loss.item()])
+    return {"losses": losses}
 
 
 def eval_mode_only(start: Start) -> Facts:
