@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -37,10 +38,10 @@ def open_session(
     options = plan.options
     rank, world = rank_and_world()
     path = resolve_run_path(options.out, script, options.name, world)
+    engine = load_engine(options.engine)  # may refuse: before anything is made or moved
     moved = prepare_run_path(path, force=options.force, rank=rank, world=world)
     if moved is not None:
         say(f"fp8debug: the old run was renamed to {moved}")
-    engine = load_engine(options.engine)
     engine.warm_up()
     manifest = new_manifest(plan, path, command=command, world=world, engine=engine.name)
     session = Session(
@@ -133,7 +134,8 @@ def _words(given: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _say_on_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # a closed stderr must not cost the training anything
+        print(line, file=sys.stderr, flush=True)
 
 
 def _silent(line: str) -> None:

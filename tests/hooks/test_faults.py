@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import io
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -121,6 +123,18 @@ def test_a_bug_of_ours_disables_us_alone(
     assert session.close().problems == [f"disabled at step {step}: {event['message']}"]
     assert {row["step"] for row in recorded.rows("steps")} <= set(range(step)), "of the broken step there is none"
     assert len(recorded.keys()) >= 6 * step, "what was seen before is kept"
+
+
+def test_a_closed_stderr_costs_the_training_nothing(
+    bare: Any, attach: Attach, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TorchEngine, "count", breaking(TorchEngine.count, 2))
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    net = model()
+    assert train(net, attach(net, quiet=False)) == bare
+    assert recorded.manifest["status"] == "disabled"
 
 
 @pytest.fixture

@@ -138,6 +138,14 @@ def test_nothing_taken_is_refused_before_anything_is_made(
     assert not any(module._forward_hooks for module in model.modules())
 
 
+def test_an_unknown_engine_is_refused_before_anything_is_moved(attach: Attach, recorded: Recorded) -> None:
+    recorded.path.mkdir()
+    (recorded.path / "mine").touch()
+    with pytest.raises(UsageError, match=r"'cuda'.*numba, torch"):
+        attach(nn.Linear(2, 2), engine="cuda", force=True)
+    assert (recorded.path / "mine").exists()
+
+
 def test_what_is_said_at_the_start(attach: Attach, recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
     attach(named("a1", "a2", "b"), layers=["a", r"c\d"], quiet=False).close()
     assert capsys.readouterr().err.splitlines() == [
