@@ -40,6 +40,8 @@ LIMITS = {
     "not sampled, torch": 1.10,
 }
 WARM_UP, SETTLE_S, THREADS = 3, 0.2, 2
+ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Threads that spin while they wait would be charged as CPU time of whatever they wait for."""
 
 
 class Variant:
@@ -95,7 +97,9 @@ def measure(names: list[str], steps: int, folder: Path) -> dict[str, list[dict[s
         place = folder / name.replace(" ", "_").replace(",", "")
         place.mkdir()
         command = [sys.executable, __file__, "--worker", name, str(place)]
-        workers[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        workers[name] = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | ENVIRONMENT
+        )
         workers[name].stdout.readline()  # type: ignore[union-attr]
     records: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     order = random.Random(0)

@@ -1,31 +1,26 @@
-"""From a tensor at one moment to rows: health always; errors, histogram and raw values when the step is sampled."""
+"""From a tensor at one moment to a measurement: health always, counts and raw values when the step asks for them."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-from fp8debug.formats import Format
 from fp8debug.hooks.clock import Moment
-from fp8debug.hooks.measure.engine import Counted, Engine, UnsupportedDtype
+from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health, nonfinite_rows
-from fp8debug.hooks.simulation import ScaleInForce, ScaleSimulator
+from fp8debug.hooks.rows import Measurement, RowMaker, dtype_word
 from fp8debug.hooks.tables import Batch
-from fp8debug.metrics import ErrorSums
-from fp8debug.recipes import CurrentScaling, Recipe
-from fp8debug.schema import RECORD_KEY
+from fp8debug.recipes import Recipe
 
 _NOWHERE: AbstractContextManager[object] = nullcontext()
-TENSOR_CELL = [column.name for column in RECORD_KEY].index("tensor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,168 +35,88 @@ class Observed:
 
 
 class Recorder:
-    """Measures observed tensors and keeps the rows until the session flushes them."""
+    """Measures observed tensors; the rows wait in a `RowMaker` until the session flushes them."""
 
     def __init__(self, engine: Engine, recipes: Sequence[Recipe], rolls: str, segment: int, rank: int) -> None:
         self._engine = engine
-        self._current = [r for r in recipes if isinstance(r, CurrentScaling)]
-        self._simulator = ScaleSimulator(recipes, rolls)
+        self._rows = RowMaker(engine, recipes, rolls, segment, rank)
         self._segment = segment
         self._rank = rank
         self._seq = itertools.count()
         self._lock = threading.Lock()
         self._unsupported: set[tuple[str, str]] = set()
-        self.batch = Batch()
         self.fired: set[str] = set()
         self.n_records = 0
 
+    @property
+    def n_bytes(self) -> int:
+        """Rough memory held, in bytes."""
+        return self._rows.n_bytes
+
     def record(self, seen: Observed, *, sampled: bool, raw: bool) -> None:
         """Take everything that is wanted of one tensor; nothing of it is kept afterwards."""
-        with self._lock, torch.no_grad(), _outside_transforms():
+        with self._lock, _outside_transforms():
             value = _unwrapped(seen.value).detach()
             self.fired.add(seen.layer)
             self.n_records += 1
-            key = self._key(seen)
+            seq = next(self._seq)
             try:
-                health, counted = self._measure(value, seen.gemm_dtype, sampled)
+                taken = self._measure(seq, seen, value, sampled)
             except UnsupportedDtype as error:
-                self._note_unsupported(seen, key, str(error))
+                self._note_unsupported(seq, seen, str(error))
                 return
-            self._add_tensor_row(seen, key, value, health, counted)
-            amax = _scaling_amax(health)
-            in_force = self._simulator.observe(seen.layer, seen.tensor, seen.moment, amax)
-            self._add_scale_rows(key, in_force)
-            if counted is not None and health.n:
-                self._add_errors(key, value, amax, counted, in_force)
-                self.batch.histograms.append(
-                    (self._segment, self._rank, key[-1], _counted_word(value)), counted.values, counted.counts
-                )
+            if taken.counted is not None and taken.counted.approx is not None:
+                self._rows.add_now(taken, value)
+            else:
+                self._rows.add_later(taken)
             if raw:
-                self._add_values(key, value)
+                self._add_values(seq, seen, value)
 
     def event(
         self, kind: str, message: str, *, step: int | None, layer: str | None = None, tensor: str | None = None
     ) -> None:
         """Note something that went wrong or is missing."""
         row = (self._segment, step, self._rank, time.time(), kind, layer, tensor, message)
-        self.batch.rows["events"].append(row)
+        self._rows.batch.rows["events"].append(row)
+
+    def add_step(self, row: Callable[[], tuple[Any, ...]]) -> None:
+        """Add the row of a step that is over; it is made on the writer's thread."""
+        self._rows.batch.rows["steps"].append_deferred(row)
 
     def take_batch(self) -> Batch:
         """Hand over the rows collected so far."""
         with self._lock:
-            batch, self.batch = self.batch, Batch()
-        return batch
+            return self._rows.take_batch()
 
-    def _key(self, seen: Observed) -> tuple[Any, ...]:
-        moment = seen.moment
-        return (
-            self._segment,
-            moment.step,
-            moment.microbatch,
-            moment.call,
-            moment.pass_,
-            self._rank,
-            seen.layer,
-            seen.tensor,
-            next(self._seq),
-        )
-
-    def _measure(self, value: torch.Tensor, gemm_dtype: torch.dtype, sampled: bool) -> tuple[Health, Counted | None]:
-        if not sampled:
-            return self._engine.health(value, gemm_dtype), None
-        counted = self._engine.count(value, gemm_dtype)
-        return counted.health, counted
-
-    def _add_tensor_row(
-        self, seen: Observed, key: tuple[Any, ...], value: torch.Tensor, health: Health, counted: Counted | None
-    ) -> None:
-        rows, first = _nonfinite_rows(value, seen.gemm_dtype, health)
-        self.batch.rows["tensors"].append(
-            (
-                *key,
-                list(value.shape),
-                dtype_word(value.dtype),
-                dtype_word(seen.gemm_dtype),
-                "local",
-                "all",
-                counted is not None,
-                "ok" if health.n else "empty",
-                health.n,
-                health.n_zero,
-                health.n_neg_zero,
-                health.n_nan,
-                health.n_posinf,
-                health.n_neginf,
-                rows,
-                first,
-                health.amin,
-                health.amax,
-                counted.approx if counted else None,
-                counted.checksum if counted else None,
-            )
-        )
-
-    def _add_scale_rows(self, key: tuple[Any, ...], in_force: Sequence[ScaleInForce]) -> None:
-        rows = self.batch.rows["scales"]
-        for s in in_force:
-            rows.append(
-                (
-                    *key,
-                    s.recipe,
-                    s.fmt.name,
-                    s.alternate,
-                    "simulated",
-                    "rank",
-                    s.scale,
-                    s.scale_inv,
-                    s.amax_used,
-                    s.history_len,
-                    s.history_zeros,
-                    s.n_rolls,
-                    None,
-                    s.set_at_step,
-                    s.status,
-                )
-            )
-
-    def _add_errors(
-        self,
-        key: tuple[Any, ...],
-        value: torch.Tensor,
-        amax: float | None,
-        counted: Counted,
-        in_force: Sequence[ScaleInForce],
-    ) -> None:
-        tensor = key[TENSOR_CELL]
-        wanted: list[tuple[str, Format, bool, str, np.float32]] = [
-            (recipe.text, fmt, alternate, "record", recipe.scale(amax or 0.0, fmt))
-            for recipe in self._current
-            for fmt, alternate in recipe.formats_for(tensor)
-        ]
-        wanted += [(s.recipe, s.fmt, s.alternate, "rank", s.scale) for s in in_force if s.scale is not None]
-        requests = [(scale, fmt) for _, fmt, _, _, scale in wanted]
-        if counted.approx is None:
-            sums = self._engine.error_sums(counted.values, counted.counts, requests)
+    def _measure(self, seq: int, seen: Observed, value: torch.Tensor, sampled: bool) -> Measurement:
+        if sampled:
+            counted = self._engine.count(value, seen.gemm_dtype)
+            health = counted.health
         else:
-            sums = self._engine.tensor_error_sums(value, requests, counted)
-        rows = self.batch.rows["errors"]
-        for (recipe, fmt, alternate, scope, scale), s in zip(wanted, sums, strict=True):
-            rows.append((*key, recipe, fmt.name, alternate, "simulated", scope, scale, *_sum_cells(s), counted.approx))
+            counted, health = None, self._engine.health(value, seen.gemm_dtype)
+        rows = _nonfinite_rows(value, seen.gemm_dtype, health)
+        shape = tuple(value.shape)
+        return Measurement(
+            seq, seen.layer, seen.tensor, seen.moment, shape, value.dtype, seen.gemm_dtype, health, counted, rows
+        )
 
-    def _add_values(self, key: tuple[Any, ...], value: torch.Tensor) -> None:
+    def _add_values(self, seq: int, seen: Observed, value: torch.Tensor) -> None:
         shape = (value.shape[:-1].numel(), value.shape[-1]) if value.dim() else (1, 1)
         # A copy even where nothing is to be converted: the tensor may change, or go, before it is written.
         host = value.reshape(shape).to("cpu", torch.float32, copy=True).numpy()
-        rows = self.batch.rows["values"]
+        rows = self._rows.batch.rows["values"]
+        key = self._rows.key(seq, seen.layer, seen.tensor, seen.moment)
         for number, row in enumerate(host):
             rows.append((*key, number, row))
         rows.array_bytes += host.nbytes
 
-    def _note_unsupported(self, seen: Observed, key: tuple[Any, ...], reason: str) -> None:
+    def _note_unsupported(self, seq: int, seen: Observed, reason: str) -> None:
         value = seen.value
-        unknown = (None,) * (len(self.batch.rows["tensors"].column_names) - len(key) - 7)
+        key = self._rows.key(seq, seen.layer, seen.tensor, seen.moment)
+        tensors = self._rows.batch.rows["tensors"]
+        unknown = (None,) * (len(tensors.column_names) - len(key) - 7)
         head = (list(value.shape), dtype_word(value.dtype), dtype_word(seen.gemm_dtype), "local", "all", False)
-        self.batch.rows["tensors"].append((*key, *head, f"unsupported dtype: {reason}", *unknown))
+        tensors.append((*key, *head, f"unsupported dtype: {reason}", *unknown))
         if (seen.layer, seen.tensor) not in self._unsupported:
             self._unsupported.add((seen.layer, seen.tensor))
             self.event("unsupported", reason, step=seen.moment.step, layer=seen.layer, tensor=seen.tensor)
@@ -227,35 +142,3 @@ def _nonfinite_rows(value: torch.Tensor, gemm_dtype: torch.dtype, health: Health
     # As the GEMM reads it: what is finite in FP32 may overflow in FP16.
     n_rows, first = nonfinite_rows(value.to(gemm_dtype) if value.dtype is torch.float32 else value)
     return n_rows, first if n_rows else None
-
-
-def _scaling_amax(health: Health) -> float | None:
-    """The amax as the scaling kernels see it: an Inf is seen, a NaN is dropped; None when it was not measured."""
-    if health.amax is None:
-        return None
-    return float("inf") if (health.n_posinf or 0) + (health.n_neginf or 0) else health.amax
-
-
-def _sum_cells(s: ErrorSums) -> tuple[Any, ...]:
-    return (
-        s.n,
-        s.n_nonzero,
-        s.n_underflow,
-        s.n_overflow,
-        s.sum_x2,
-        s.sum_q2,
-        s.sum_xq,
-        s.sum_err2,
-        s.n_low,
-        s.low_sum_x2,
-        s.low_sum_err2,
-    )
-
-
-def _counted_word(value: torch.Tensor) -> str:
-    return "payload" if value.dtype.itemsize == 1 else "high"
-
-
-def dtype_word(dtype: torch.dtype) -> str:
-    """`bfloat16` for torch.bfloat16."""
-    return str(dtype).removeprefix("torch.")

@@ -227,7 +227,7 @@ class Session:
         if moment.pass_ == "eval" and (moment.call or not sampled):
             return
         self._recorder.record(Observed(layer, tensor, value, gemm_dtype, moment), sampled=sampled, raw=raw)
-        if (sampled or raw) and self._recorder.batch.n_bytes > MAX_BUFFERED_BYTES:
+        if (sampled or raw) and self._recorder.n_bytes > MAX_BUFFERED_BYTES:
             self.flush()
 
     def wants_weight(self, layer: str, moment: Moment) -> bool:
@@ -245,10 +245,10 @@ class Session:
         report = self.watch.take_report()
         sampled = self._plan.schedule.sampled(finished.step)
         row = partial(report.row, finished, segment=0, rank=self._rank, sampled=sampled)
-        self._recorder.batch.rows["steps"].append_deferred(row)
+        self._recorder.add_step(row)
         now = time.monotonic()
         is_due = now - self._flushed_s > flush_interval_s(now - self._opened_s)
-        if is_due or self._recorder.batch.n_bytes > MAX_BUFFERED_BYTES:
+        if is_due or self._recorder.n_bytes > MAX_BUFFERED_BYTES:
             self.flush()
 
     def _note_what_is_missing(self) -> None:

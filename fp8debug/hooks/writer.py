@@ -112,6 +112,7 @@ def write_part(table: pa.Table, name: str, path: Path) -> None:
             row_group_size=_ROW_GROUP_ROWS.get(name, 1 << 17),
             use_dictionary=["counted"] if encodings else True,
             column_encoding=encodings,
+            write_statistics=["segment", "rank", "seq"] if encodings else True,
         )
         os.replace(temporary, path)
     except BaseException:

@@ -23,7 +23,7 @@ from fp8debug.hooks import session as session_module
 from fp8debug.hooks import writer
 from fp8debug.hooks.clock import Clock
 from fp8debug.hooks.measure.counting.torch_ops import TorchEngine
-from fp8debug.hooks.recorder import Recorder
+from fp8debug.hooks.rows import RowMaker
 from fp8debug.hooks.session import Session
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.training import TrainingWatch
@@ -83,7 +83,7 @@ PLACES = {
     "engine": (TorchEngine, "count", 6 * 2 + 3, 2),
     "backward": (TorchEngine, "count", 6 + 6, 1),
     "first": (TorchEngine, "count", 1, 0),
-    "recorder": (Recorder, "_add_scale_rows", 6 + 1, 1),
+    "rows": (RowMaker, "_add_scale_rows", 6 + 1, 1),
     "clock": (Clock, "forward", 2 * 3 + 1, 2),  # the forward that would have begun step 3
     "clock in backward": (Clock, "backward", 3 * 1 + 3, 1),
     "optimizer step": (Clock, "optimizer_stepped", 2, 1),
