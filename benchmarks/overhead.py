@@ -9,6 +9,9 @@ in the pause after it (background writing is charged) over the same of `bare`; t
 
 `setup` below makes the file a variant for any harness that calls `setup(model, optimizer, folder)`; which variant is
 said by FP8DEBUG_BENCH (default `every step, numba`).
+
+`aminmax alone` is the floor of anything that looks at every element: hooks that call torch.aminmax on the same tensors
+and keep nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "not sampled, torch": {"every": 1_000_000, "engine": "torch"},
     "default settings": {},
 }
+FLOOR = "aminmax alone"
 LIMITS = {
     "every step, numba": 1.15,
     "every step, torch": 1.6,
@@ -62,6 +66,20 @@ def setup(model: Any, optimizer: Any, folder: str) -> Variant:
     return Variant(model, folder, VARIANTS[os.environ.get("FP8DEBUG_BENCH", "every step, numba")])
 
 
+def hook_floor(model: Any) -> None:
+    """Call torch.aminmax on `x`, `w` and `dy` of every Linear."""
+    import torch
+
+    def look(module: Any, args: Any, output: Any) -> None:
+        torch.aminmax(args[0].detach())
+        torch.aminmax(module.weight.detach())
+        output.register_hook(lambda gradient: torch.aminmax(gradient) and None)
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(look)
+
+
 def worker(name: str, folder: str) -> None:
     """Train in step with the controller: a line in, a step done, its CPU seconds and loss out."""
     import torch
@@ -73,6 +91,8 @@ def worker(name: str, folder: str) -> None:
     model = GPT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
     variant = Variant(model, folder, VARIANTS[name]) if name in VARIANTS else None
+    if name == FLOOR:
+        hook_floor(model)
     generator = torch.Generator().manual_seed(1)
     print("ready", flush=True)
     for _ in sys.stdin:
@@ -132,14 +152,14 @@ def main() -> int:
     """Measure, print the table, fail where a limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--only", help="comma-free variant name; repeatable", action="append")
+    parser.add_argument("--only", help="a variant by name; repeatable", action="append")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         worker(*args.worker)
         return 0
-    names = ["bare", "bare again", *(args.only or VARIANTS)]
+    names = ["bare", "bare again", FLOOR, *(args.only or VARIANTS)]
     with tempfile.TemporaryDirectory() as folder:
         records = measure(names, args.steps, Path(folder))
         sizes = {name: megabytes_per_step(Path(folder), name, args.steps) for name in names}
