@@ -11,7 +11,7 @@ in the pause after it (background writing is charged) over the same of `bare`; t
 said by FP8DEBUG_BENCH (default `every step, numba`).
 
 `aminmax alone` is the floor of anything that looks at every element: hooks that call torch.aminmax on the same tensors
-and keep nothing.
+and keep nothing. `torch.save in hooks` is what one writes oneself in a hurry.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "not sampled, torch": {"every": 1_000_000, "engine": "torch"},
     "default settings": {},
 }
-FLOOR = "aminmax alone"
+FLOOR, NAIVE = "aminmax alone", "torch.save in hooks"
+YARDSTICKS = ("bare again", FLOOR, NAIVE)
 LIMITS = {
     "every step, numba": 1.15,
     "every step, torch": 1.6,
@@ -80,6 +83,26 @@ def hook_floor(model: Any) -> None:
             module.register_forward_hook(look)
 
 
+def hook_saving(model: Any, folder: str) -> None:
+    """Save `x`, `w` and `dy` of every Linear in the hook; each step overwrites the last one's files."""
+    import torch
+
+    def save(tensor: Any, name: str) -> None:
+        torch.save(tensor.detach().clone(), os.path.join(folder, name))
+
+    def hook_of(name: str) -> Any:
+        def look(module: Any, args: Any, output: Any) -> None:
+            save(args[0], f"{name}.x")
+            save(module.weight, f"{name}.w")
+            output.register_hook(lambda gradient: save(gradient, f"{name}.dy"))
+
+        return look
+
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(hook_of(name))
+
+
 def worker(name: str, folder: str) -> None:
     """Train in step with the controller: a line in, a step done, its CPU seconds and loss out."""
     import torch
@@ -93,6 +116,8 @@ def worker(name: str, folder: str) -> None:
     variant = Variant(model, folder, VARIANTS[name]) if name in VARIANTS else None
     if name == FLOOR:
         hook_floor(model)
+    if name == NAIVE:
+        hook_saving(model, folder)
     generator = torch.Generator().manual_seed(1)
     print("ready", flush=True)
     for _ in sys.stdin:
@@ -145,7 +170,68 @@ def ratios(records: list[dict[str, float]], bare: list[dict[str, float]], key: s
 def megabytes_per_step(folder: Path, name: str, steps: int) -> float:
     """Bytes the run left on disk, per step, in MB."""
     place = folder / name.replace(" ", "_").replace(",", "")
-    return sum(f.stat().st_size for f in place.rglob("*.parquet")) / (WARM_UP + steps) / 1e6
+    written = sum(f.stat().st_size for f in place.rglob("*") if f.is_file())
+    return written / (1 if name == NAIVE else WARM_UP + steps) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one variant cost."""
+
+    name: str
+    cpu_ratio: float
+    q1: float
+    q3: float
+    wall_ratio: float
+    mb_per_step: float
+    limit: float | None
+    same_loss: bool
+
+    @property
+    def missed(self) -> bool:
+        """Whether it cost more than it may, or changed the training."""
+        return not self.same_loss or (self.limit is not None and self.cpu_ratio > self.limit)
+
+
+def summarise(name: str, records: list[dict[str, float]], bare: list[dict[str, float]], mb_per_step: float) -> Row:
+    """Medians of the paired ratios."""
+    q1, median, q3 = statistics.quantiles(ratios(records, bare, "cpu"), n=4)
+    wall = statistics.median(ratios(records, bare, "wall"))
+    same = [r["loss"] for r in records] == [r["loss"] for r in bare]
+    return Row(name, median, q1, q3, wall, mb_per_step, LIMITS.get(name), same)
+
+
+def heading(bare: list[dict[str, float]]) -> str:
+    """Machine, versions and what the ratios refer to."""
+    import torch
+
+    cpu_ms = statistics.median(r["cpu"] for r in bare) * 1e3
+    machine = (
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
+    )
+    return f"{machine}, {THREADS} threads; {len(bare)} steps, bare step {cpu_ms:.0f} ms CPU; {date.today()}"
+
+
+def print_table(rows: list[Row]) -> None:
+    """The table for a terminal."""
+    print(f"{'variant':22} {'cpu ratio':>9} {'q1-q3':>11} {'wall ratio':>10} {'MB/step':>8} {'limit':>6}  same loss")
+    for r in rows:
+        quartiles = f"{r.q1:5.2f}-{r.q3:<5.2f}"
+        print(
+            f"{r.name:22} {r.cpu_ratio:9.3f} {quartiles} {r.wall_ratio:10.3f} {r.mb_per_step:8.3f} {r.limit or '':>6}  "
+            f"{r.same_loss}"
+        )
+
+
+def write_markdown(page: Path, about: str, rows: list[Row]) -> None:
+    """Replace what stands between the two `overhead` comments of a page."""
+    lines = ["| variant | CPU ratio | quartiles | MB a step |", "| --- | --- | --- | --- |"]
+    lines += [f"| {r.name} | {r.cpu_ratio:.2f} | {r.q1:.2f} to {r.q3:.2f} | {r.mb_per_step:.2f} |" for r in rows]
+    text = page.read_text(encoding="utf-8")
+    before, _, rest = text.partition("<!-- overhead -->\n")
+    after = rest.partition("<!-- /overhead -->")[2]
+    body = "\n".join([*lines, "", f"{about}."])
+    page.write_text(f"{before}<!-- overhead -->\n{body}\n<!-- /overhead -->{after}", encoding="utf-8")
 
 
 def main() -> int:
@@ -153,35 +239,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--only", help="a variant by name; repeatable", action="append")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="write the table there too")
+    parser.add_argument("--markdown", type=Path, help="page whose table is replaced")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         worker(*args.worker)
         return 0
-    names = ["bare", "bare again", FLOOR, *(args.only or VARIANTS)]
+    names = ["bare", *YARDSTICKS, *(args.only or VARIANTS)]
     with tempfile.TemporaryDirectory() as folder:
         records = measure(names, args.steps, Path(folder))
         sizes = {name: megabytes_per_step(Path(folder), name, args.steps) for name in names}
-    bare = records["bare"]
-    cpu_ms = statistics.median(r["cpu"] for r in bare) * 1e3
-    where = f"{platform.machine()}, Python {platform.python_version()}, {THREADS} threads"
-    print(f"{where}, {args.steps} steps; bare: {cpu_ms:.0f} ms CPU")
-    print(f"{'variant':22} {'cpu ratio':>9} {'q1-q3':>11} {'wall ratio':>10} {'MB/step':>8} {'limit':>6}  same loss")
-    table, missed = {}, False
-    for name in names[1:]:
-        cpu = ratios(records[name], bare, "cpu")
-        q1, median, q3 = statistics.quantiles(cpu, n=4)
-        wall = statistics.median(ratios(records[name], bare, "wall"))
-        same = [r["loss"] for r in records[name]] == [r["loss"] for r in bare]
-        limit = LIMITS.get(name)
-        missed |= not same or (limit is not None and median > limit)
-        row = {"cpu_ratio": median, "q1": q1, "q3": q3, "wall_ratio": wall, "mb_per_step": sizes[name], "limit": limit}
-        table[name] = row
-        print(f"{name:22} {median:9.3f} {q1:5.2f}-{q3:<5.2f} {wall:10.3f} {sizes[name]:8.3f} {limit or '':>6}  {same}")
+    bare = records.pop("bare")
+    rows = [summarise(name, found, bare, sizes[name]) for name, found in records.items()]
+    print(heading(bare))
+    print_table(rows)
     if args.json:
-        args.json.write_text(json.dumps(table, indent=1) + "\n")
-    return int(missed)
+        args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    if args.markdown:
+        write_markdown(args.markdown, heading(bare), rows)
+    return int(any(row.missed for row in rows))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class Recorder:
         self._rank = rank
         self._seq = itertools.count()
         self._lock = threading.Lock()
-        self._unsupported: set[tuple[str, str]] = set()
+        self._unsupported: set[tuple[str, str | None]] = set()
         self.fired: set[str] = set()
         self.n_records = 0
 
@@ -63,7 +63,7 @@ class Recorder:
             try:
                 taken = self._measure(seq, seen, value, sampled)
             except UnsupportedDtype as error:
-                self._note_unsupported(seq, seen, str(error))
+                self._add_unsupported(seq, seen, str(error))
                 return
             if taken.counted is not None and taken.counted.approx is not None:
                 self._rows.add_now(taken, value)
@@ -78,6 +78,12 @@ class Recorder:
         """Note something that went wrong or is missing."""
         row = (self._segment, step, self._rank, time.time(), kind, layer, tensor, message)
         self._rows.batch.rows["events"].append(row)
+
+    def note_unsupported(self, layer: str, tensor: str | None, reason: str, step: int) -> None:
+        """Note, once, that a tensor (None: any) of a layer cannot be measured."""
+        if (layer, tensor) not in self._unsupported:
+            self._unsupported.add((layer, tensor))
+            self.event("unsupported", reason, step=step, layer=layer, tensor=tensor)
 
     def add_step(self, row: Callable[[], tuple[Any, ...]]) -> None:
         """Add the row of a step that is over; it is made on the writer's thread."""
@@ -110,16 +116,14 @@ class Recorder:
             rows.append((*key, number, row))
         rows.array_bytes += host.nbytes
 
-    def _note_unsupported(self, seq: int, seen: Observed, reason: str) -> None:
+    def _add_unsupported(self, seq: int, seen: Observed, reason: str) -> None:
         value = seen.value
         key = self._rows.key(seq, seen.layer, seen.tensor, seen.moment)
         tensors = self._rows.batch.rows["tensors"]
         unknown = (None,) * (len(tensors.column_names) - len(key) - 7)
         head = (list(value.shape), dtype_word(value.dtype), dtype_word(seen.gemm_dtype), "local", "all", False)
         tensors.append((*key, *head, f"unsupported dtype: {reason}", *unknown))
-        if (seen.layer, seen.tensor) not in self._unsupported:
-            self._unsupported.add((seen.layer, seen.tensor))
-            self.event("unsupported", reason, step=seen.moment.step, layer=seen.layer, tensor=seen.tensor)
+        self.note_unsupported(seen.layer, seen.tensor, reason, seen.moment.step)
 
 
 def _outside_transforms() -> AbstractContextManager[object]:

@@ -237,6 +237,10 @@ class Session:
         self._weights_seen.add((layer, moment.step))
         return True
 
+    def skip(self, layer: str, reason: str) -> None:
+        """Note, once a layer, that it cannot be captured."""
+        self._recorder.note_unsupported(layer, None, reason, self.clock.step)
+
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _on_step_end(self, finished: FinishedStep) -> None:

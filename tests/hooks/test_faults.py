@@ -249,6 +249,26 @@ def test_dtypes_that_cannot_be_measured_are_said_and_the_rest_goes_on(attach: At
     assert not {r["seq"] for r in recorded.rows("scales")} & {r["seq"] for r in bad.values()}
 
 
+class Gated(nn.Linear):
+    """Takes a pair: no single operand to measure."""
+
+    def forward(self, input: Any) -> Tensor:
+        x, gate = input
+        return F.linear(x * gate, self.weight)
+
+
+def test_a_layer_that_takes_no_tensor_is_left_out_and_the_rest_goes_on(attach: Attach, recorded: Recorded) -> None:
+    net = nn.ModuleDict({"gated": Gated(4, 4, bias=False), "plain": nn.Linear(4, 2)})
+    with attach(net):
+        for _ in range(2):
+            net["plain"](net["gated"]((torch.randn(2, 4), torch.rand(4)))).sum().backward()
+    assert recorded.manifest["status"] == "closed"
+    assert {r["layer"] for r in recorded.rows("tensors")} == {"plain"}
+    said = [e for e in recorded.rows("events") if e["kind"] == "unsupported"]
+    assert [(e["layer"], e["tensor"]) for e in said] == [("gated", None)]
+    assert "takes tuple" in said[0]["message"]
+
+
 def test_a_layer_that_never_ran_and_one_that_was_not_asked_for(attach: Attach, recorded: Recorded) -> None:
     net = nn.ModuleDict({name: nn.Linear(2, 2) for name in ("used", "unused", "left_out")})
     with attach(net, exclude="left") as session:

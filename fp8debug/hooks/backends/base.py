@@ -40,6 +40,9 @@ class Observer(Protocol):
     def wants_weight(self, layer: str, moment: Moment) -> bool:
         """Whether `w` of the layer is still to be taken in this step."""
 
+    def skip(self, layer: str, reason: str) -> None:
+        """The layer cannot be captured; said once."""
+
     def fail(self, error: Exception) -> None:
         """An error of ours: disable everything, let the training go on."""
 

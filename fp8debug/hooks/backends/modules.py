@@ -106,7 +106,8 @@ class ForwardHook(ModuleHook):
 
     def _observe(self, observer: Observer, module: nn.Module, x: Any, y: torch.Tensor | None) -> None:
         if y is None or not isinstance(x, torch.Tensor):
-            raise TypeError(f"{self._name}: expected tensors in and out, got {type(x).__name__}, {type(y).__name__}")
+            observer.skip(self._name, f"takes {type(x).__name__}, expected a tensor in and out: not captured")
+            return
         moment = observer.clock.forward(self._layer_id, module.training)
         gemm_dtype = y.dtype
         if "x" in observer.tensors:
