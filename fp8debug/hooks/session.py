@@ -239,6 +239,7 @@ class Session:
 
     def skip(self, layer: str, reason: str) -> None:
         """Note, once a layer, that it cannot be captured."""
+        self._recorder.fired.add(layer)
         self._recorder.note_unsupported(layer, None, reason, self.clock.step)
 
     # -- inside -------------------------------------------------------------------------------------------------
