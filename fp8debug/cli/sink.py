@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from fp8debug.cli.sql import FORMATS
 from fp8debug.errors import Fp8DebugError, UsageError
 from fp8debug.rundir import RunDir
+
+FORMATS = ("table", "csv", "json", "jsonl", "parquet")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-FORMATS = ("table", "csv", "json", "jsonl", "parquet")
-
 
 def sql(
     run_dir: Annotated[

@@ -16,7 +16,7 @@ from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.modules import ModuleBackend
 from fp8debug.hooks.launch import point_latest, prepare_run_path, rank_and_world, resolve_run_path
 from fp8debug.hooks.manifest import new_manifest
-from fp8debug.hooks.measure.engine import load_engine
+from fp8debug.hooks.measure.loading import load_engine
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.session import Session
 from fp8debug.rundir import RunDir

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -11,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fp8debug.errors import UsageError, nearest
 from fp8debug.hooks.measure.codes import UnsupportedDtype
 from fp8debug.hooks.measure.health import Health
 
@@ -19,9 +17,7 @@ if TYPE_CHECKING:
     from fp8debug.formats import Format
     from fp8debug.metrics import ErrorSums
 
-__all__ = ["ENGINES", "Counted", "Engine", "UnsupportedDtype", "load_engine"]
-
-ENGINES = ("numba", "torch")
+__all__ = ["Counted", "Engine", "UnsupportedDtype"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +66,3 @@ class Engine(Protocol):
 
         The `low_` sums are those of the BF16-rounded histogram; pass `counted` if it is at hand.
         """
-
-
-def load_engine(name: str | None = None) -> Engine:
-    """Return the engine called `name`; None takes numba where it is installed, else torch.
-
-    Raises:
-        UsageError: for an unknown name, or numba asked for and not installed.
-    """
-    has_numba = importlib.util.find_spec("numba") is not None
-    if name is None:
-        name = "numba" if has_numba else "torch"
-    if name == "torch":
-        from fp8debug.hooks.measure.counting.torch_ops import TorchEngine
-
-        return TorchEngine()
-    if name != "numba":
-        guess = (nearest(name, ENGINES) or ["numba"])[0]
-        raise UsageError(f"no engine called {name!r}: expected one of {', '.join(ENGINES)}; did you mean {guess!r}?")
-    if not has_numba:
-        raise UsageError("the numba engine needs numba, which is not installed: pip install 'fp8debug[cpu]'")
-    from fp8debug.hooks.measure.counting.numba_engine import NumbaEngine
-
-    return NumbaEngine()
