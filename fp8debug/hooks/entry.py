@@ -94,7 +94,7 @@ def attach(
     options = CaptureOptions(
         layers=_words(layers),
         exclude=_words(exclude),
-        tensors=tuple(t.strip() for t in tensors.split(",")) if isinstance(tensors, str) else tuple(tensors),
+        tensors=tuple(tensors.split(",")) if isinstance(tensors, str) else tuple(tensors),
         every=every,
         first=first,
         steps=steps,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from fp8debug.config import KNOWN_TENSORS, CaptureOptions
-from fp8debug.errors import UsageError, nearest
+from fp8debug.config import ROLLS, BadValue, CaptureOptions, parse_choice, parse_tensors
+from fp8debug.errors import UsageError
 from fp8debug.hooks.schedule import Schedule
 from fp8debug.hooks.selection import Selection
 from fp8debug.recipes import Recipe, parse_recipe
+
+Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +31,18 @@ class CapturePlan:
         Raises:
             UsageError: a bad regex, recipe, tensor, period or range; the message says what is expected.
         """
-        for tensor in options.tensors:
-            if tensor not in KNOWN_TENSORS:
-                close = nearest(tensor, KNOWN_TENSORS) or KNOWN_TENSORS
-                raise UsageError(
-                    f"--tensors: unknown tensor {tensor!r}; expected some of {','.join(KNOWN_TENSORS)} "
-                    f"(nearest: {', '.join(close)})"
-                )
-        if options.rolls not in ("microbatch", "step"):
-            raise UsageError(f"--rolls {options.rolls!r}: expected microbatch or step")
+        tensors = _checked("tensors", parse_tensors, options.tensors)
+        _checked("rolls", parse_choice(*ROLLS), options.rolls)
         return cls(
-            options,
+            replace(options, tensors=tensors),
             Selection.from_regexes(options.layers, options.exclude),
             Schedule.from_options(options),
             tuple({recipe.text: recipe for recipe in map(parse_recipe, options.recipes)}.values()),
         )
+
+
+def _checked(name: str, parse: Callable[[object], Parsed], value: object) -> Parsed:
+    try:
+        return parse(value)
+    except BadValue as error:
+        raise UsageError(f"{name}: got {value!r}; expected {error}") from error
