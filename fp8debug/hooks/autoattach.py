@@ -97,6 +97,8 @@ class AutoAttach:
             self._finder = None
 
     def _on_module_call(self, module: nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling():  # first: the compiler must trace nothing else of ours
+            return
         if module in self._known or in_backward() or torch._C._is_tracing():
             return
         if os.getpid() != self._process or (self._session is not None and not self._session.active):

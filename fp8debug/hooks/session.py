@@ -257,7 +257,7 @@ class Session:
             self.flush()
 
     def _note_what_is_missing(self) -> None:
-        if self.watch.n_optimizer_steps and not self._n_steps:
+        if self.watch.n_optimizer_steps and not self._n_steps and self._recorder.fired:
             text = "the optimizer stepped, but every forward was in evaluation mode: call model.train() to record steps"
             self._recorder.event("evaluation_only", text, step=None)
             self._problems.append(text)
@@ -267,6 +267,9 @@ class Session:
         if silent:
             more = " …" if len(silent) > 3 else ""
             self._problems.append(f"{len(silent)} matched layers never ran: {', '.join(silent[:3])}{more}")
+            if self.watch.n_optimizer_steps and not self._recorder.fired:
+                text = "they ran inside torch.compile, where they are not seen yet, or in evaluation mode only"
+                self._problems.append(f"the optimizer stepped, so {text}")
 
     def _stop_watching(self) -> None:
         self.active = False

@@ -96,6 +96,8 @@ class ForwardHook(ModuleHook):
         self._weight: weakref.ref[nn.Parameter] | None = None
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if torch.compiler.is_compiling():  # nothing real to see: these are the compiler's stand-ins
+            return
         observer = self._observer
         if not observer.active:
             return
