@@ -151,6 +151,7 @@ def _parsed(setting: _Setting, source: str, value: object) -> Any:
     try:
         return setting.parse(value)
     except BadValue as error:
-        raise UsageError(f"{source}: got {value!r}; expected {error}") from error
+        shown = ", ".join(map(repr, value)) if isinstance(value, list) else repr(value)
+        raise UsageError(f"{source}: got {shown}; expected {error}") from error
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from error

@@ -58,7 +58,7 @@ class Health:
     n_operands_sampled: int
     n_operands_all_zero: int
     n_operands_approx: int
-    """Operands in FP32 whose histograms, and what follows from them, are of BF16-rounded values."""
+    """Operands in FP32 or FP64 whose histograms, and what follows from them, are of BF16-rounded values."""
     n_nan: int
     n_inf: int
     n_operands_nonfinite: int

@@ -76,7 +76,8 @@ def _missing(run: Run) -> Iterator[Problem]:
     for tensor in manifest.tensors:
         without = sorted(layers - {layer for layer, name, _ in seen if name == tensor})
         if without:
-            yield Problem("missing_tensor", f"no {tensor} was recorded for {_some(without)}")
+            why = ": no gradient reached it (frozen, or no backward ran)" if tensor.startswith("d") else ""
+            yield Problem("missing_tensor", f"no {tensor} was recorded for {_some(without)}{why}")
 
 
 def _events(run: Run) -> Iterator[Problem]:

@@ -109,7 +109,7 @@ def test_a_threshold_is_replaced(report: Report) -> None:
 
 def test_the_commands_of_the_report_can_be_pasted(report: Report) -> None:
     text = report("faulty")
-    command = text[text.index('  fp8debug sql faulty "') : text.index("  fp8debug sql faulty   #")]
+    command = text[text.index('  fp8debug sql faulty "') : text.index("  # what else can be asked:")]
     ran = subprocess.run(
         ["bash", "-c", command.replace("fp8debug", f"{sys.executable} -m fp8debug")],
         cwd=report.folder, capture_output=True, text=True, check=False,
@@ -124,7 +124,7 @@ def test_the_latest_run_is_taken(local: Report, runs: ModuleType, synthetic_run:
     (local.folder / "fp8debug-runs" / "latest").symlink_to("train-20260101-000000")
     text = local()
     assert "NO CANDIDATE FOR BF16" in text
-    assert "fp8debug sql fp8debug-runs/train-20260101-000000 " in text, "a path that can be typed"
+    assert "fp8debug sql fp8debug-runs/train-20260101-000000\n" in text, "a path that can be typed"
 
 
 # What a program gets --------------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def test_fp32_operands_are_told(local: Report, runs: ModuleType, synthetic_run: 
     for step in range(3):
         run.add("fc", "x", runs.Values(synthetic_run).bell(), step=step, approx="bf16")
     run.write()
-    assert "1 operand is in FP32: histograms hold the BF16-rounded values" in local("run")
+    assert "1 operand is in FP32 or FP64: histograms hold the BF16-rounded values" in local("run")
 
 
 def test_few_steps_are_no_verdict(local: Report, runs: ModuleType, synthetic_run: ModuleType) -> None:
@@ -347,7 +347,7 @@ def test_hostile_names_are_shown_as_they_are(local: Report, runs: ModuleType, sy
     assert not [c for c in text if not c.isprintable() and c != "\n"]
     assert r"net.[red]\x1b[31mfc\x1b[0m\r\u202e'); drop--\u2028" + '"$(id)`x`.é x' in text
     assert r"a \x07 bell" in text
-    command = text[text.index('  fp8debug sql run "') : text.index("  fp8debug sql run   #")]
+    command = text[text.index('  fp8debug sql run "') : text.index("  # what else can be asked:")]
     ran = subprocess.run(
         ["bash", "-c", command.replace("fp8debug", f"{sys.executable} -m fp8debug", 1)],
         cwd=local.folder, capture_output=True, text=True, check=False,

@@ -56,7 +56,7 @@ def _fine(report: Report, looks: Looks) -> Iterator[str]:
         )
     if health.n_operands_approx:
         fp32 = count(health.n_operands_approx, "operand is", "operands are")
-        yield from wrap(f"{fp32} in FP32: histograms hold the BF16-rounded values, marked approx.", looks.width)
+        yield from wrap(f"{fp32} in FP32 or FP64: histograms hold the BF16-rounded values, marked approx.", looks.width)
 
 
 def _share_that_holds(entry: Judged) -> str:
@@ -161,8 +161,10 @@ def _next(report: Report, looks: Looks, run_path: str) -> Iterator[str]:
     shown = (*report.candidates, *report.watch)
     if shown:
         yield from _evidence_command(shown[0], looks, run_path)
-    yield f"  {_short_sql(run_path)}   {looks.dim('# what else can be asked')}"
-    yield f"  fp8debug report {shlex.quote(run_path)} --json   {looks.dim('# all of this for a program')}"
+    yield f"  {looks.dim('# what else can be asked:')}"
+    yield f"  {_short_sql(run_path)}"
+    yield f"  {looks.dim('# all of this for a program:')}"
+    yield f"  fp8debug report {shlex.quote(run_path)} --json"
 
 
 def _and_more(left: int, noun: str, looks: Looks) -> Iterator[str]:
