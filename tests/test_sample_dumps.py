@@ -168,3 +168,11 @@ def cpu_seconds(*arguments: str) -> float:
     subprocess.run([sys.executable, *arguments], cwd=REPOSITORY, stdout=subprocess.DEVNULL, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_places_of_candidates_and_of_watch_each_begin_at_one() -> None:
+    with open_run(SAMPLES / "gpt-outlier", thresholds={"watch_sqnr_loss_db": -0.2}) as run:  # nearly all are watched
+        for view in ("candidates", "watch"):
+            rows = run.sql(f"select recipe, list(place order by place) from {view} group by recipe").fetchall()
+            assert {recipe for recipe, _ in rows} == {"current", "delayed"}
+            assert all(places == list(range(1, len(places) + 1)) for _, places in rows)

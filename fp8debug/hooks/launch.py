@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fp8debug.errors import UsageError
 from fp8debug.rundir import LATEST_NAME, MANIFEST_NAME, RUNS_FOLDER, RunDir, default_run_path, safe_name
+from fp8debug.settings import RUN_DIR_VARIABLE
 
-RUN_DIR_VARIABLE = "FP8DEBUG_RUN_DIR"
 _RANK_VARIABLES = ("RANK", "SLURM_PROCID")
 _WORLD_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS")
 
