@@ -24,6 +24,10 @@ TENSOR_SYNONYMS = {
 }
 ROLLS = ("microbatch", "step")
 ENGINES = ("numba", "torch")
+DETAILS = ("channels", "blocks", "gemms")
+ACCUMULATIONS = ("exact", "hopper-fast", "hopper-promoted")
+GEMM_NAMES = ("fprop", "dgrad", "wgrad")
+EMULATED_PARTS = ("x", "w", "dy", *GEMM_NAMES)
 
 _RANGE = r"\s*[0-9]+\s*(-\s*([0-9]+\s*)?)?"
 _STEPS = re.compile(f"{_RANGE}(,{_RANGE})*")
@@ -51,6 +55,18 @@ class CaptureOptions:
     """When a simulated delayed history advances: microbatch | step."""
     engine: str | None = None
     """What counts: numba | torch; None: numba where it is installed."""
+    detail: tuple[str, ...] = DETAILS
+    """What sampled steps take beside errors and histograms: of channels, blocks, gemms; empty: nothing."""
+    accumulation: tuple[str, ...] = ("exact",)
+    """How the GEMMs of the table gemms accumulate: of exact, hopper-fast, hopper-promoted."""
+    probe_memory: int = 32
+    """Most memory, in MB, of the operand samples that gemms keeps from forward to backward."""
+    emulate: str | None = None
+    """Recipe that the GEMMs of the taken layers compute with; None: the training is left as it is."""
+    keep_bf16: tuple[str, ...] = ()
+    """Regexes; layers that match any are not emulated."""
+    emulate_only: tuple[str, ...] = ()
+    """Operands (x, w, dy) and GEMMs (fprop, dgrad, wgrad) to emulate; empty: all."""
     out: str | None = None
     name: str | None = None
     force: bool = False
@@ -151,6 +167,34 @@ def parse_recipes(value: object) -> tuple[str, ...]:
     for text in texts:
         parse_recipe(text)
     return texts
+
+
+def parse_recipe_text(value: object) -> str:
+    """One recipe, its parameters checked.
+
+    Raises:
+        UsageError: an unknown recipe or parameter.
+    """
+    text = parse_text(value)
+    from fp8debug.recipes import parse_recipe  # as in parse_recipes
+
+    parse_recipe(text)
+    return text
+
+
+def parse_some(*choices: str, none: str | None = None) -> Callable[[object], tuple[str, ...]]:
+    """A parser of some words out of `choices`, returned in their order; the word `none` stands for no word at all."""
+
+    def parse(value: object) -> tuple[str, ...]:
+        if none is not None and (value == none or value in ([], ())):
+            return ()
+        words = {word.lower() for word in parse_texts(value, r"\s*,\s*|\s+")}
+        if not words <= set(choices):
+            unknown = ", ".join(sorted(words - set(choices)))
+            raise BadValue(f"some of {', '.join(choices)}{f', or {none}' if none else ''} ({unknown} is none of them)")
+        return tuple(word for word in choices if word in words)
+
+    return parse
 
 
 def parse_choice(*choices: str) -> Callable[[object], str]:

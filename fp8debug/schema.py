@@ -157,6 +157,90 @@ HISTOGRAMS = Table(
     ),
 )
 
+BLOCKS = Table(
+    "blocks",
+    "sampled: one row a record, block recipe, format and GEMM: what the operand loses, sums as in errors",
+    (
+        *RECORD_KEY,
+        Column("recipe", "string", "canonical recipe text, for example mxfp8:scale_rule=floor"),
+        Column("fmt", "string", "element format"),
+        Column("alternate", "bool", "true where fmt is recorded beside the recipe's own"),
+        Column("orientation", "string", "row: blocks along the last axis of the tensor | column: along the first"),
+        Column("gemm", "string", "GEMM that reads the operand this way: fprop | dgrad | wgrad"),
+        Column("sample", "string", "all | lines a:b,c:d: what was measured; lines run across the blocks' axis"),
+        Column("n_total", "int64", "elements of the whole tensor; n of them are finite and were measured"),
+        Column("n", "int64", "finite elements measured"),
+        Column("n_nonzero", "int64", "those other than zero"),
+        Column("n_underflow", "int64", "x != 0 and q = 0"),
+        Column("n_overflow", "int64", "x*scale rounds beyond the format's largest finite value"),
+        Column("sum_x2", "float64", "sum of x^2"),
+        Column("sum_q2", "float64", "sum of q^2"),
+        Column("sum_xq", "float64", "sum of x*q"),
+        Column("sum_err2", "float64", "sum of (x-q)^2"),
+        Column("n_blocks", "int64", "blocks measured"),
+        Column("n_zero_blocks", "int64", "blocks that hold zeros alone"),
+        Column("n_nonfinite_blocks", "int64", "blocks with a NaN or Inf: in no sum and no scale statistic"),
+        Column("n_saturated_blocks", "int64", "blocks in which at least one element overflows"),
+        Column("scale_min", "float32", "smallest scale of a block that is not all zero: the factor before the cast"),
+        Column("scale_median", "float32", "median scale of those blocks"),
+        Column("scale_max", "float32", "largest scale of those blocks"),
+        Column(
+            "worst_block", "int64", "row-major index of the block with the lowest SQNR; NULL: no error anywhere"
+        ),
+        Column("worst_block_sqnr_db", "float64", "its SQNR", "dB"),
+        Column("approx", "string", "'bf16' when FP32 values were rounded first, else NULL"),
+    ),
+)
+
+CHANNELS = Table(
+    "channels",
+    "sampled: one row a record, axis and measure: how channels are spread, counted in fixed bins that add up",
+    (
+        *RECORD_KEY,
+        Column("axis", "string", "token | K | N: a channel is one index along it"),
+        Column("measure", "string", "amax | sqnr_db | underflow"),
+        Column("recipe", "string", "per-tensor recipe that sqnr_db and underflow belong to; NULL for amax"),
+        Column("fmt", "string", "element format; NULL for amax"),
+        Column("alternate", "bool", "true where fmt is recorded beside the recipe's own"),
+        Column("scale", "float32", "the record's scale under that recipe; NULL for amax"),
+        Column("sample", "string", "all | lines a:b,c:d of the tensor's first axis"),
+        Column("n_channels", "int64", "channels seen"),
+        Column("n_zero", "int64", "those that are all zero: in no bin"),
+        Column("n_exact", "int64", "sqnr_db: channels without any error: in no bin"),
+        Column("bins", "list<int32>", "amax: floor(4 log2 amax) | sqnr_db: floor(dB) | underflow: floor(percent)"),
+        Column("counts", "list<int64>", "channels in each bin"),
+        Column("worst_channel", "int64", "index: largest amax, lowest SQNR, highest underflow; NULL when no bin"),
+        Column("worst_value", "float64", "its value, in the measure's unit (underflow: a share)"),
+    ),
+)
+
+GEMMS = Table(
+    "gemms",
+    "sampled: one row a GEMM, recipe and accumulation: error of the result on a stated sample of rows and columns",
+    (
+        *RECORD_KEY,
+        Column("gemm", "string", "fprop: y = x w | dgrad: dx = dy w | wgrad: dw = dy x"),
+        Column("recipe", "string", "canonical recipe text"),
+        Column("fmt", "string", "element format of the first operand: x in fprop, else dy"),
+        Column("other_fmt", "string", "element format of the second: w in fprop and dgrad, x in wgrad"),
+        Column("alternate", "bool", "true where fmt is recorded beside the recipe's own"),
+        Column("accumulation", "string", "exact | hopper-fast | hopper-promoted"),
+        Column("sample", "string", "rows a:b of columns c:d of the result that were computed, out of how many"),
+        Column("n_rows", "int64", "rows of the result computed"),
+        Column("n_columns", "int64", "columns of the result computed"),
+        Column("depth", "int64", "length of the contraction"),
+        Column("n", "int64", "results that are finite both ways"),
+        Column("n_nonfinite", "int64", "results that are not: in no sum"),
+        Column("sum_y2", "float64", "sum of y^2, y from the high-precision operands in float64"),
+        Column("sum_q2", "float64", "sum of q^2, q from the quantised operands"),
+        Column("sum_yq", "float64", "sum of y*q"),
+        Column("sum_err2", "float64", "sum of (y-q)^2"),
+        Column(
+            "sum_x2w2", "float64", "sum of (a*b)^2 over depth and results: a small y alone is no fault"
+        ),
+    ),
+)
+
 VALUES = Table(
     "values",
     "opt-in: raw tensors, one row a tensor row",
@@ -182,4 +266,6 @@ EVENTS = Table(
     ),
 )
 
-TABLES: dict[str, Table] = {table.name: table for table in (STEPS, TENSORS, SCALES, ERRORS, HISTOGRAMS, VALUES, EVENTS)}
+TABLES: dict[str, Table] = {
+    table.name: table for table in (STEPS, TENSORS, SCALES, ERRORS, HISTOGRAMS, BLOCKS, CHANNELS, GEMMS, VALUES, EVENTS)
+}

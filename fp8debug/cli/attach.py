@@ -64,6 +64,40 @@ def attach(
         str | None,
         typer.Option("--engine", metavar="NAME", help="What counts: numba or torch. [numba where it is installed]"),
     ] = None,
+    detail: Annotated[
+        str | None,
+        typer.Option(
+            "--detail",
+            metavar="LIST",
+            help="What sampled steps take beside errors and histograms, of channels,blocks,gemms, or none. [all three]",
+        ),
+    ] = None,
+    accumulation: Annotated[
+        str | None,
+        typer.Option(
+            "--accumulation",
+            metavar="LIST",
+            help="How measured GEMMs accumulate, of exact,hopper-fast,hopper-promoted. [exact]",
+        ),
+    ] = None,
+    probe_memory: Annotated[
+        int | None,
+        typer.Option("--probe-memory", metavar="MB", help="Most memory of operands kept for measured GEMMs. [32]"),
+    ] = None,
+    emulate: Annotated[
+        str | None,
+        typer.Option("--emulate", metavar="RECIPE", help="Train as if in FP8: the GEMMs compute with this recipe."),
+    ] = None,
+    keep_bf16: Annotated[
+        list[str] | None,
+        typer.Option("--keep-bf16", metavar="REGEX", help="Layers that --emulate leaves as they are; repeatable."),
+    ] = None,
+    emulate_only: Annotated[
+        str | None,
+        typer.Option(
+            "--emulate-only", metavar="LIST", help="Operands x,w,dy and GEMMs fprop,dgrad,wgrad to emulate. [all]"
+        ),
+    ] = None,
     config: Annotated[
         str | None,
         typer.Option("--config", metavar="FILE", help="TOML file of these options. [pyproject.toml: tool.fp8debug]"),
@@ -91,6 +125,12 @@ def attach(
         "force": force or None,
         "list_layers": list_layers or None,
         "engine": engine,
+        "detail": detail,
+        "accumulation": accumulation,
+        "probe_memory": probe_memory,
+        "emulate": emulate,
+        "keep_bf16": keep_bf16,
+        "emulate_only": emulate_only,
         "quiet": quiet or None,
     }
 

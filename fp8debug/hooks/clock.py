@@ -11,18 +11,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 
-
-class Moment(NamedTuple):
-    """Where in the run an observation stands."""
-
-    step: int
-    microbatch: int
-    call: int
-    pass_: str
+from fp8debug.replay import Moment
 
 
 @dataclass(slots=True)

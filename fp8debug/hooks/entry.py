@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
-from fp8debug.config import CaptureOptions
+from fp8debug.config import DETAILS, CaptureOptions
 from fp8debug.errors import UsageError
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.modules import ModuleBackend
@@ -67,6 +67,9 @@ def attach(
     recipes: str | Iterable[str] = ("current", "delayed"),
     rolls: str = "microbatch",
     engine: str | None = None,
+    detail: str | Iterable[str] = DETAILS,
+    accumulation: str | Iterable[str] = ("exact",),
+    probe_memory: int = 32,
     run_dir: str | os.PathLike[str] | None = None,
     name: str | None = None,
     force: bool = False,
@@ -85,6 +88,9 @@ def attach(
         recipes: such as "current" or "delayed:amax_history_len=16".
         rolls: when simulated histories advance: "microbatch" or "step".
         engine: "numba" or "torch"; default: numba where it is installed.
+        detail: what sampled steps take beside errors and histograms: of "channels", "blocks", "gemms"; () for nothing.
+        accumulation: how measured GEMMs accumulate: of "exact", "hopper-fast", "hopper-promoted".
+        probe_memory: MB of operand samples that measured GEMMs may keep from forward to backward.
         run_dir: directory to create; default fp8debug-runs/<script>-<time>.
         force: rename a run that is already there.
 
@@ -94,7 +100,7 @@ def attach(
     options = CaptureOptions(
         layers=_words(layers),
         exclude=_words(exclude),
-        tensors=tuple(tensors.split(",")) if isinstance(tensors, str) else tuple(tensors),
+        tensors=_listed(tensors),
         every=every,
         first=first,
         steps=steps,
@@ -102,6 +108,9 @@ def attach(
         recipes=_words(recipes),
         rolls=rolls,
         engine=engine,
+        detail=() if detail == "none" else _listed(detail),
+        accumulation=_listed(accumulation),
+        probe_memory=probe_memory,
         out=None if run_dir is None else os.fspath(run_dir),
         name=name,
         force=force,
@@ -131,6 +140,10 @@ def matched_line(found: Sequence[FoundLayer], plan: CapturePlan) -> str:
 
 def _words(given: str | Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _listed(given: str | Iterable[str]) -> tuple[str, ...]:
+    return tuple(given.split(",")) if isinstance(given, str) else tuple(given)
 
 
 def _say_on_stderr(line: str) -> None:

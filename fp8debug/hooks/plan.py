@@ -6,7 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from fp8debug.config import ROLLS, BadValue, CaptureOptions, parse_choice, parse_tensors
+from fp8debug.config import (
+    ACCUMULATIONS,
+    DETAILS,
+    ROLLS,
+    BadValue,
+    CaptureOptions,
+    parse_choice,
+    parse_count,
+    parse_some,
+    parse_tensors,
+)
 from fp8debug.errors import UsageError
 from fp8debug.hooks.schedule import Schedule
 from fp8debug.hooks.selection import Selection
@@ -33,8 +43,11 @@ class CapturePlan:
         """
         tensors = _checked("tensors", parse_tensors, options.tensors)
         _checked("rolls", parse_choice(*ROLLS), options.rolls)
+        detail = _checked("detail", parse_some(*DETAILS, none="none"), options.detail)
+        accumulation = _checked("accumulation", parse_some(*ACCUMULATIONS), options.accumulation)
+        _checked("probe_memory", parse_count(0), options.probe_memory)
         return cls(
-            replace(options, tensors=tensors),
+            replace(options, tensors=tensors, detail=detail, accumulation=accumulation),
             Selection.from_regexes(options.layers, options.exclude),
             Schedule.from_options(options),
             tuple({recipe.text: recipe for recipe in map(parse_recipe, options.recipes)}.values()),

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-from fp8debug.hooks.clock import Moment
 from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health, nonfinite_rows
 from fp8debug.hooks.rows import Measurement, RowMaker, dtype_word
 from fp8debug.hooks.tables import Batch
 from fp8debug.recipes import Recipe
+from fp8debug.replay import Moment
 
 _NOWHERE: AbstractContextManager[object] = nullcontext()
 

@@ -14,13 +14,12 @@ import numpy as np
 import torch
 
 from fp8debug.formats import Format
-from fp8debug.hooks.clock import Moment
 from fp8debug.hooks.measure.engine import Counted, Engine
 from fp8debug.hooks.measure.health import Health
-from fp8debug.hooks.simulation import ScaleInForce, ScaleSimulator
 from fp8debug.hooks.tables import Batch
 from fp8debug.metrics import ErrorSums
 from fp8debug.recipes import CurrentScaling, Recipe
+from fp8debug.replay import Moment, ScaleInForce, ScaleSimulator
 
 
 class Measurement(NamedTuple):

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from fp8debug.hooks.backends.base import Backend, FoundLayer
-from fp8debug.hooks.clock import Clock, FinishedStep, Moment
+from fp8debug.hooks.clock import Clock, FinishedStep
 from fp8debug.hooks.measure.engine import Engine
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.recorder import Observed, Recorder
@@ -26,6 +26,7 @@ from fp8debug.hooks.scalars import as_scalar
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.training import TrainingWatch
 from fp8debug.hooks.writer import PartWriter
+from fp8debug.replay import Moment
 from fp8debug.rundir import LayerInfo, Manifest, RunDir
 
 MAX_BUFFERED_BYTES = 32 << 20

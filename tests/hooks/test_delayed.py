@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fp8debug.hooks.clock import Moment
-from fp8debug.hooks.simulation import ScaleSimulator
 from fp8debug.recipes import parse_recipe
+from fp8debug.replay import Moment, ScaleSimulator
 
 if TYPE_CHECKING:
     from tests.hooks.conftest import Attach, Recorded

@@ -9,7 +9,8 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from fp8debug.hooks.clock import Clock, Moment
+from fp8debug.hooks.clock import Clock
+from fp8debug.replay import Moment
 
 
 @dataclass(frozen=True, slots=True)

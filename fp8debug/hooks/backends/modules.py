@@ -19,8 +19,8 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fp8debug.hooks.backends.base import FoundLayer, Observer
-from fp8debug.hooks.clock import Moment
 from fp8debug.hooks.selection import canonical_name
+from fp8debug.replay import Moment
 
 
 class ModuleBackend:

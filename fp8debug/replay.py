@@ -1,4 +1,4 @@
-"""Online replay of stateful recipes: the scale that delayed scaling would have in force at each pass.
+"""Replay of stateful recipes: the scale that delayed scaling has in force at each pass, online or from a record.
 
 One state per (layer, tensor, recipe), shared by all calls. A history advances once per micro-batch (or step): here
 when the first observation of a later micro-batch arrives, which is the same as after the forward for `x` and after
@@ -16,8 +16,17 @@ from typing import NamedTuple
 import numpy as np
 
 from fp8debug.formats import Format
-from fp8debug.hooks.clock import Moment
 from fp8debug.recipes import DelayedScaling, DelayedState, Recipe, scale_inv
+
+
+class Moment(NamedTuple):
+    """Where in a training an observation stands."""
+
+    step: int
+    microbatch: int
+    call: int
+    pass_: str
+    """forward | recompute | backward | eval"""
 
 
 class ScaleInForce(NamedTuple):
