@@ -99,7 +99,7 @@ def table_row(page: str, name: str) -> list[float]:
     return [float(cell.strip().replace("\N{MINUS SIGN}", "-")) for cell in found[1].split("|")]
 
 
-@pytest.mark.parametrize("fmt", sorted(FORMATS))
+@pytest.mark.parametrize("fmt", ["E4M3", "E5M2"])
 def test_gap_table_of_the_metrics_page_is_measured(fmt: str) -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     normal = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from fp8debug.formats import (
     E4M3,
     E5M2,
+    ELEMENT_FORMATS,
     FORMATS,
     Format,
     decode,
@@ -242,4 +243,6 @@ def test_other_dtypes_are_refused_because_they_would_round_twice() -> None:
 
 
 def test_formats_are_found_by_name() -> None:
-    assert FORMATS == {"E4M3": E4M3, "E5M2": E5M2}
+    assert list(FORMATS) == ["E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ", "E3M2", "E2M3", "E2M1", "E8M0"]
+    assert list(ELEMENT_FORMATS) == list(FORMATS)[:-1]
+    assert all(name == fmt.name for name, fmt in FORMATS.items())

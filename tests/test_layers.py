@@ -20,7 +20,10 @@ def modules_below(folder: Path, package: str) -> list[str]:
 
 
 def core_modules(repository: Path) -> list[str]:
-    return [f"fp8debug.{p.stem}" for p in sorted((repository / "fp8debug").glob("*.py")) if p.stem[0] != "_"]
+    folder = repository / "fp8debug"
+    modules = {path.stem for path in folder.glob("*.py") if path.stem[0] != "_"}
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")} - {"hooks", "analysis", "cli"}
+    return [f"fp8debug.{name}" for name in sorted(modules | packages)]
 
 
 def loaded(modules: list[str], unwanted: set[str]) -> set[str]:
