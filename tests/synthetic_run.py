@@ -55,6 +55,7 @@ class SyntheticRun:
         self._rows: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
         self._next_seq = 0
         self._next_part: dict[tuple[str, int], int] = defaultdict(int)
+        self._keys: dict[int, dict[str, Any]] = {}
 
     def add(
         self,
@@ -88,6 +89,7 @@ class SyntheticRun:
             "segment": segment, "step": step, "microbatch": microbatch, "call": call, "pass": pass_, "rank": rank,
             "layer": layer, "tensor": tensor, "seq": seq,
         }  # fmt: skip
+        self._keys[seq] = key
         health = _health(x) if zeros_counted else {"n": x.size, "amax": _amax(x)}
         self._put("tensors", key, health, shape=list(x.shape), dtype="bfloat16", gemm_dtype="bfloat16",
                   placement="local", row_class="all", sampled=sampled, status="ok" if x.size else "empty",
@@ -116,6 +118,10 @@ class SyntheticRun:
             self._put("errors", key, asdict(sums), recipe=recipe, fmt=name, alternate=alternate, source=source,
                       scale_scope="record", scale=used, approx=approx)  # fmt: skip
         return seq
+
+    def add_detail(self, table: str, seq: int, **cells: Any) -> None:
+        """Add one row of `blocks`, `channels` or `gemms` to the record `seq`; columns not given are NULL."""
+        self._put(table, self._keys[seq], cells)
 
     def add_row(self, table: str, **cells: Any) -> None:
         """Add one row as it is; columns not given are NULL, segment and rank are 0."""

@@ -66,8 +66,8 @@ def test_every_column_has_a_meaning(empty_run: Run) -> None:
     views = views_with_columns(empty_run.con)
     assert [view.name for view in views] == [
         "steps", "layers", "tensors", "scales", "errors", "histograms", "values", "events", "blocks", "channels",
-        "gemms", "scale_gaps", "tensor_errors", "evidence", "hits", "candidates", "watch", "isolated_hits",
-        "layer_summary",
+        "gemms", "scale_gaps", "tensor_errors", "block_errors", "gemm_errors", "channel_stats", "evidence", "hits",
+        "candidates", "watch", "isolated_hits", "layer_summary",
     ]  # fmt: skip
     silent = [f"{view.name}.{column.name}" for view in views for column in view.columns if not column.meaning]
     assert silent == []
