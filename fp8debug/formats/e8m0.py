@@ -20,9 +20,9 @@ Rounding = Literal["nearest", "up", "down"]
 up: as `cvt.rp` of PTX, so that nothing scaled overflows. down: as `cvt.rz`."""
 
 _HALF = 0x0040_0000  # of a float32 binade, in units of its last bit; also the bits of 2^-127
-_ADDED = {"nearest": _HALF, "up": 2 * _HALF - 1, "down": 0}
+ADDED = {"nearest": _HALF, "up": 2 * _HALF - 1, "down": 0}
 # float32 has 22 bits below 2^-127, where E8M0 ends: up to here everything is 2^-127, and carries would be wrong.
-_LAST_SMALLEST = {"nearest": _HALF + _HALF // 2 - 1, "up": _HALF, "down": 2 * _HALF - 1}
+LAST_SMALLEST = {"nearest": _HALF + _HALF // 2 - 1, "up": _HALF, "down": 2 * _HALF - 1}
 
 
 def encode_e8m0(x: Float32Array, rounding: Rounding = "nearest", *, saturate: bool = True) -> Uint8Array:
@@ -41,8 +41,8 @@ def encode_e8m0(x: Float32Array, rounding: Rounding = "nearest", *, saturate: bo
     """
     require_float32(x)
     bits = np.abs(x).view(np.uint32)
-    codes = (bits + np.uint32(_ADDED[rounding])) >> np.uint32(23)
-    codes = np.where(bits <= _LAST_SMALLEST[rounding], np.uint32(0), codes)
+    codes = (bits + np.uint32(ADDED[rounding])) >> np.uint32(23)
+    codes = np.where(bits <= LAST_SMALLEST[rounding], np.uint32(0), codes)
     if saturate:
         codes = np.minimum(codes, E8M0.max_code)
     invalid = np.isnan(x) | (x < 0)
