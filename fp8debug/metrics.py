@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fp8debug.formats import Float32Array, Format, fake_quantize, overflows
-from fp8debug.recipes import scale_inv
+from fp8debug.formats import BoolArray, Float32Array, Format
+from fp8debug.recipes import scaled_cast
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
@@ -75,12 +75,23 @@ class RankedHistogram:
         self.n = self.n_nonzero + int(counts[values == 0].sum())
         self._low = _low_weights(self._count, n_low_of(self.n_nonzero))
 
+    @property
+    def values(self) -> Float32Array:
+        """The finite non-zero values, float32, smallest magnitude first: what `sums_of` takes q of."""
+        return self._x32
+
     def error_sums(self, scale: np.float32, fmt: Format) -> ErrorSums:
         """Sums for one scale (the factor before the cast) and format; all zero for an empty histogram."""
-        # Infinities from an extreme scale are what a GPU would produce as well.
+        return self.sums_of(*scaled_cast(self._x32, scale, fmt))
+
+    def sums_of(self, q32: Float32Array, beyond: BoolArray) -> ErrorSums:
+        """Sums for any way to quantise; zeros are taken to stay zero.
+
+        Args:
+            q32: float32, what became of each of `values`.
+            beyond: bool, which of them round beyond the largest finite value.
+        """
         with np.errstate(all="ignore"):
-            scaled = self._x32 * scale
-            q32 = fake_quantize(scaled, fmt) * scale_inv(scale)
             q = q32.astype(np.float64)
             err2 = (self._x - q) ** 2
         weight, low = self._weight, self._low
@@ -88,7 +99,7 @@ class RankedHistogram:
             n=self.n,
             n_nonzero=self.n_nonzero,
             n_underflow=int(self._count[q32 == 0].sum()),
-            n_overflow=int(self._count[overflows(scaled, fmt)].sum()),
+            n_overflow=int(self._count[beyond].sum()),
             sum_x2=float(weight @ self._x2),
             sum_q2=float(weight @ (q * q)),
             sum_xq=float(weight @ (self._x * q)),
