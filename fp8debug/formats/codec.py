@@ -13,6 +13,7 @@ from fp8debug.formats.scalar import decode_scalar
 _F32_MANTISSA_BITS = 23
 _F32_BIAS = 127
 _F32_EXPONENT_MASK = np.uint32(0x7F800000)
+_F32_SIGN = np.uint32(0x80000000)
 
 
 def fake_quantize(x: Float32Array, fmt: Format) -> Float32Array:
@@ -33,7 +34,8 @@ def fake_quantize(x: Float32Array, fmt: Format) -> Float32Array:
     if fmt.is_scale:
         return decode(encode_e8m0(x), fmt)
     with np.errstate(invalid="ignore"):  # signalling NaNs in the input are data, not a mistake
-        magnitude = np.abs(np.atleast_1d(x))
+        given = np.atleast_1d(x)
+        magnitude = np.abs(given)
         np.minimum(magnitude, np.float32(fmt.max), out=magnitude)
         # Adding 2^(e + 23 - m) leaves exactly m bits below the leading one, and the float32 adder rounds to even.
         power_of_two = (magnitude.view(np.uint32) & _F32_EXPONENT_MASK).view(np.float32)
@@ -41,7 +43,9 @@ def fake_quantize(x: Float32Array, fmt: Format) -> Float32Array:
         power_of_two *= np.float32(2.0 ** (_F32_MANTISSA_BITS - fmt.mantissa_bits))
         magnitude += power_of_two
         magnitude -= power_of_two
-        rounded = np.copysign(magnitude, x).reshape(x.shape)
+        bits = magnitude.view(np.uint32)
+        bits |= given.view(np.uint32) & _F32_SIGN  # np.copysign takes as long as all the rest
+        rounded = magnitude.reshape(x.shape)
         return rounded if fmt.has_negative_zero else rounded + np.float32(0)
 
 
