@@ -18,7 +18,8 @@ from typing import Any
 from fp8debug.cli.targets import NotRunnable, Target, container_spec, module_spec
 
 _OWN_MODULES = (__name__, "fp8debug.cli.targets")
-_WRAPPERS = "fp8debug.hooks.training"  # stands between the script and torch where it wraps an entry point
+# Stand between the script and torch where they wrap an entry point.
+_WRAPPERS = ("fp8debug.hooks.stepping", "fp8debug.hooks.training")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def _in_program(trace: TracebackType | None) -> TracebackType | None:
         entry = entry.tb_next
     last = entry
     while last is not None:
-        while last.tb_next is not None and last.tb_next.tb_frame.f_globals.get("__name__") == _WRAPPERS:
+        while last.tb_next is not None and last.tb_next.tb_frame.f_globals.get("__name__") in _WRAPPERS:
             last.tb_next = last.tb_next.tb_next
         last = last.tb_next
     return entry

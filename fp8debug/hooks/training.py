@@ -5,18 +5,17 @@ Nothing of the script is changed; a few entry points of torch are wrapped while 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fp8debug.hooks.clock import Clock, FinishedStep, in_backward
 from fp8debug.hooks.scalars import Scalar, as_scalar
+from fp8debug.hooks.stepping import OptimizerWatch
 
 
 @dataclass(slots=True)
@@ -78,27 +77,22 @@ class StepReport:
         )
 
 
-class TrainingWatch:
+class TrainingWatch(OptimizerWatch):
     """Wraps torch's entry points while a session is open; feeds the clock and a `StepReport`."""
 
     def __init__(self, clock: Clock, fail: Callable[[Exception], None], *, measure_gradients: bool) -> None:
-        self._clock = clock
-        self._fail = fail
+        super().__init__(clock, fail)
         self._measure_gradients = measure_gradients
-        self._handles: list[RemovableHandle] = []
-        self._restore: list[tuple[Any, str, Any, Any]] = []
         self._loss_scale: Scalar = 1.0
-        self.n_optimizer_steps = 0
         self.report = StepReport()
         self.on_optimizer: Callable[[torch.optim.Optimizer], None] | None = None
 
     def start(self) -> None:
         """Begin to watch."""
+        super().start()
         self._handles.append(register_optimizer_step_pre_hook(self._before_optimizer))
-        self._handles.append(register_optimizer_step_post_hook(self._after_optimizer))
         self._wrap(torch.autograd, "backward", self._around_backward)
         self._wrap(torch.amp.GradScaler, "scale", self._around_scale)
-        self._wrap(torch.amp.GradScaler, "step", self._around_scaler_step)
         clip = torch.nn.utils.clip_grad_norm_
         self._wrap(torch.nn.utils, "clip_grad_norm_", self._around_clip)
         if torch.nn.utils.clip_grad.clip_grad_norm_ is clip:
@@ -111,38 +105,10 @@ class TrainingWatch:
             if hasattr(owner, name):
                 self._wrap(owner, name, self._around_clip_with_norm)
 
-    def stop(self) -> None:
-        """Put everything back that is still ours; safe to call twice."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        for owner, name, original, wrapper in reversed(self._restore):
-            if getattr(owner, name) is wrapper:
-                setattr(owner, name, original)
-        self._restore.clear()
-
     def take_report(self) -> StepReport:
         """Hand over the finished step's report and begin a new one."""
         report, self.report = self.report, StepReport()
         return report
-
-    def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        original = getattr(owner, name)
-
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return around(original, *args, **kwargs)
-
-        setattr(owner, name, wrapper)
-        self._restore.append((owner, name, original, wrapper))
-
-    def _ours(self, note: Callable[..., None], *args: Any) -> None:
-        if not self._handles:  # stopped, but somebody wrapped our wrapper, so that it is still called
-            return
-        try:
-            note(*args)
-        except Exception as error:  # ours, never the training's
-            self._fail(error)
 
     def _around_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         tensors = args[0] if args else kwargs.get("tensors")
@@ -167,16 +133,6 @@ class TrainingWatch:
     def _note_loss_scale(self, scaler: Any) -> None:
         if scaler.is_enabled() and scaler._scale is not None:
             self._loss_scale = as_scalar(scaler._scale)
-
-    def _around_scaler_step(self, original: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:
-        before = self.n_optimizer_steps
-        result = original(scaler, *args, **kwargs)
-        if self.n_optimizer_steps == before:
-            self._ours(self._note_skipped_step)
-        return result
-
-    def _note_skipped_step(self) -> None:
-        self._clock.optimizer_stepped(skipped=True)
 
     def _around_clip(self, original: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(parameters, torch.Tensor):
@@ -209,8 +165,7 @@ class TrainingWatch:
             self._ours(self._note_gradients, optimizer)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self.n_optimizer_steps += 1
-        self._ours(self._clock.optimizer_stepped)
+        super()._after_optimizer(optimizer, args, kwargs)
         self._ours(self._note_optimizer, optimizer)
 
     def _note_gradients(self, optimizer: torch.optim.Optimizer) -> None:
