@@ -38,6 +38,12 @@ def synthetic_run() -> ModuleType:
     return _load(ROOT / "tests" / "synthetic_run.py")
 
 
+@pytest.fixture(scope="session")
+def cast_oracles() -> ModuleType:
+    """Other implementations of the casts and what to ask them: `agreed_codes`, `every_bf16`, `around_values`, …"""
+    return _load(ROOT / "benchmarks" / "cast_oracles.py")
+
+
 def _load(path: Path) -> ModuleType:
     if path.stem not in sys.modules:
         spec = importlib.util.spec_from_file_location(path.stem, path)
