@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fp8debug import metrics
 from fp8debug.formats import E4M3, E5M2, Format
 from fp8debug.metrics import ErrorSums, RankedHistogram, error_sums, low_order
-from fp8debug.recipes import CurrentScaling
+from fp8debug.recipes import CurrentScaling, scaled_cast
 
 Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]
@@ -126,6 +126,21 @@ def test_one_ranked_histogram_serves_several_scales(data: st.DataObject) -> None
     for fmt in (E4M3, E5M2, E4M3):
         scale = data.draw(scales(tensor, fmt))
         assert_same(ranked.error_sums(scale, fmt), direct(tensor, scale, fmt))
+
+
+def test_sums_of_what_a_caller_quantised_in_its_own_way() -> None:
+    """Rounding to integers, where everything from 100 on counts as beyond."""
+    tensor = (np.random.default_rng(5).standard_normal(500) * 60).astype(np.float32)
+    ranked = RankedHistogram(*histogram(np.concatenate([tensor, f32([0.0, np.nan])])))
+    assert np.array_equal(ranked.values, tensor[low_order(tensor)])
+    sums = ranked.sums_of(np.rint(ranked.values), np.abs(ranked.values) > 100)
+    x, q = tensor.astype(np.float64), np.rint(tensor).astype(np.float64)
+    assert (sums.n, sums.n_nonzero, sums.n_low) == (501, 500, 495)
+    assert (sums.n_underflow, sums.n_overflow) == (int((q == 0).sum()), int((np.abs(x) > 100).sum()))
+    assert sums.sum_xq == pytest.approx(math.fsum(x * q))
+    assert sums.sum_err2 == pytest.approx(math.fsum((x - q) ** 2))
+    scale = np.float32(2)
+    assert ranked.sums_of(*scaled_cast(ranked.values, scale, E4M3)) == ranked.error_sums(scale, E4M3)
 
 
 def test_low_part_takes_as_many_of_the_straddling_bin_as_remain() -> None:

@@ -14,7 +14,25 @@ from hypothesis import strategies as st
 
 from fp8debug.errors import UsageError
 from fp8debug.formats import E4M3, E5M2, FORMATS, Format
-from fp8debug.recipes import CurrentScaling, DelayedScaling, parse_recipe, scale_inv
+from fp8debug.recipes import (
+    BF16,
+    MXFP4,
+    MXFP6,
+    MXFP8,
+    NVFP4,
+    RECIPES,
+    BlockRecipe,
+    BlockScaling,
+    CurrentScaling,
+    DelayedScaling,
+    RangeExpansion,
+    Recipe,
+    RowWise,
+    Static,
+    TensorRecipe,
+    parse_recipe,
+    scale_inv,
+)
 
 DATA = Path(__file__).parent / "data"
 FLT_MAX = np.finfo(np.float32).max
@@ -33,18 +51,20 @@ def to_bits(value: np.float32) -> str:
     return f"{value.view(np.uint32):08x}"
 
 
-def test_current_scale_equals_the_kernel_in_every_vector() -> None:
+@pytest.mark.parametrize(("flavour", "column"), [("te", "te_kernel_scale_u32"), ("torchao", "torchao_scale_u32")])
+def test_current_scale_equals_its_upstream_in_every_vector(flavour: str, column: str) -> None:
+    """The third column, te_pyref, is Transformer Engine's test oracle; nobody trains with its zeros and NaN."""
     vectors = load("current_scaling.json")["vectors"]
     assert len(vectors) == 136
     wrong = [
         vector
         for vector in vectors
         if to_bits(
-            CurrentScaling(power_of_two=vector["pow2"]).scale(
+            CurrentScaling(power_of_two=vector["pow2"], flavour=flavour).scale(
                 float(from_bits(vector["amax_u32"])), FORMATS[vector["fmt"].upper()]
             )
         )
-        != vector["te_kernel_scale_u32"]
+        != vector[column]
     ]
     assert wrong == []
 
@@ -226,6 +246,29 @@ def test_defaults_are_those_of_transformer_engine() -> None:
     ("text", "recipe", "canonical"),
     [
         ("current", CurrentScaling(), "current"),
+        ("current:flavour=torchao", CurrentScaling(flavour="torchao"), "current:flavour=torchao"),
+        ("delayed:te", DelayedScaling(), "delayed"),
+        (
+            "delayed:Megatron",
+            DelayedScaling(amax_history_len=1, amax_compute_algo="most_recent"),
+            "delayed:amax_history_len=1,amax_compute_algo=most_recent",
+        ),
+        (
+            "delayed:amax_compute_algo=max,megatron,margin=2",
+            DelayedScaling(amax_history_len=1, margin=2),
+            "delayed:amax_history_len=1,margin=2",
+        ),
+        ("static:scale=0.25", Static(value=0.25), "static:scale=0.25"),
+        ("bf16", BF16(), "bf16"),
+        ("coat:k=2,fp8_format=e2m1", RangeExpansion(k=2.0, fp8_format="E2M1"), "coat:k=2.0,fp8_format=E2M1"),
+        ("rowwise:power_of_two=false", RowWise(power_of_two=False), "rowwise:power_of_two=false"),
+        ("block:flavour=DeepSeek", BlockScaling(flavour="deepseek"), "block:flavour=deepseek"),
+        ("block:fp8_format=hybrid", BlockScaling(fp8_format="HYBRID"), "block:fp8_format=HYBRID"),
+        ("mxfp8:fp8_format=E4M3,scale_rule=rceil", MXFP8(), "mxfp8"),
+        ("mxfp8:scale_rule=floor", MXFP8(scale_rule="floor"), "mxfp8:scale_rule=floor"),
+        ("mxfp6:fp8_format=e3m2", MXFP6(fp8_format="E3M2"), "mxfp6:fp8_format=E3M2"),
+        ("mxfp4:fp8_format=e2m1", MXFP4(), "mxfp4"),
+        ("nvfp4:disable_rht=true", NVFP4(disable_rht=True), "nvfp4:disable_rht=true"),
         ("delayed", DelayedScaling(), "delayed"),
         ("delayed:", DelayedScaling(), "delayed"),
         ("delayed:amax_history_len=16", DelayedScaling(amax_history_len=16), "delayed:amax_history_len=16"),
@@ -247,9 +290,7 @@ def test_defaults_are_those_of_transformer_engine() -> None:
         ),
     ],
 )
-def test_text_is_read_and_written_canonically(
-    text: str, recipe: CurrentScaling | DelayedScaling, canonical: str
-) -> None:
+def test_text_is_read_and_written_canonically(text: str, recipe: Recipe, canonical: str) -> None:
     assert parse_recipe(text) == recipe
     assert recipe.text == canonical
     assert parse_recipe(canonical) == recipe
@@ -263,6 +304,27 @@ def test_text_is_read_and_written_canonically(
         ("delayed:margn=1", "unknown parameter of recipe delayed 'margn'; did you mean margin"),
         ("delayed:power_of_two=true", "unknown parameter of recipe delayed 'power_of_two'"),
         ("delayed:16", "got '16', expected name=value; parameters: amax_history_len, amax_compute_algo, margin"),
+        ("delayed:megatrn", "got 'megatrn', expected name=value"),
+        ("delayed:megatrn", "presets: te, megatron; did you mean megatron"),
+        ("delayed:te,megatron", "'megatron' is a second preset; give one"),
+        ("mxfp8:flor", "got 'flor', expected name=value; parameters: scale_rule, flavour, enable_2d_quantization"),
+        ("mxfp9", "unknown recipe 'mxfp9'; did you mean mxfp8"),
+        ("mxfp8:scale_rule=round", "scale_rule is 'round', expected one of rceil, floor, ceil, even"),
+        ("mxfp8:scale_rul=floor", "unknown parameter of recipe mxfp8 'scale_rul'; did you mean scale_rule"),
+        ("mxfp8:fp8_format=E2M1", "fp8_format is 'E2M1', expected one of E4M3, E5M2, HYBRID"),
+        ("mxfp6:fp8_format=HYBRID", "fp8_format is 'HYBRID', expected one of E2M3, E3M2"),
+        ("nvfp4:fp8_format=E4M3", "fp8_format is 'E4M3', expected one of E2M1"),
+        ("nvfp4:flavour=nvidia", "flavour is 'nvidia', expected one of te, torchao, modelopt"),
+        ("block:flavour=torchao", "flavour is 'torchao', expected one of te, deepgemm, deepseek"),
+        ("current:fp8_format=E8M0", "fp8_format is 'E8M0', expected one of HYBRID, E4M3, E5M2, E4M3FNUZ"),
+        ("current:flavour=te_pyref", "flavour is 'te_pyref', expected one of te, torchao"),
+        ("coat:k=0.5", "k is 0.5, expected 0 or a finite number of at least 1"),
+        ("coat:k=inf", "k is inf, expected 0 or a finite number of at least 1"),
+        ("static:scale=0", "scale is 0.0, expected a positive, finite float32"),
+        ("static:scale=1e-60", "scale is 1e-60, expected a positive, finite float32"),
+        ("static:value=3", "unknown parameter of recipe static 'value'; did you mean scale"),
+        ("static:set_at_step=-1", "set_at_step is -1, expected an integer, 0 or more"),
+        ("bf16:fp8_format=E4M3", "fp8_format is 'E4M3', expected one of BF16"),
         ("delayed:margin=1,margin=2", "margin is given twice"),
         ("delayed:margin=33", "recipe delayed: margin is 33, expected an integer from -32 to 32"),
         ("delayed:margin=1.5", "recipe delayed: margin is '1.5', expected an integer"),
@@ -283,12 +345,33 @@ def test_a_wrong_recipe_says_what_was_expected(text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_every_recipe_is_of_one_family_and_names_a_format_for_every_tensor() -> None:
+    for kind in RECIPES:
+        recipe = parse_recipe(kind)
+        assert isinstance(recipe, (DelayedScaling, TensorRecipe, BlockRecipe))
+        assert recipe.text == kind
+        for tensor in ("x", "w", "dy", "y", "dx", "dw"):
+            primary = [fmt for fmt, alternate in recipe.formats_for(tensor) if not alternate]
+            assert len(primary) == 1
+
+
+def test_default_formats_are_upstreams() -> None:
+    formats = {kind: parse_recipe(kind).formats_for("dy")[0][0].name for kind in RECIPES}
+    assert formats == {
+        **{"delayed": "E5M2", "current": "E5M2", "static": "E5M2", "coat": "E5M2", "bf16": "BF16"},
+        **{"rowwise": "E4M3", "block": "E4M3", "mxfp8": "E4M3"},
+        **{"mxfp6": "E2M3", "mxfp4": "E2M1", "nvfp4": "E2M1"},
+    }
+    assert MXFP8(fp8_format="HYBRID").formats_for("dy") == ((E5M2, False), (E4M3, True))
+
+
 def test_values_of_the_wrong_type_are_refused_in_python_too() -> None:
     with pytest.raises(UsageError, match="margin is True, expected an integer"):
         DelayedScaling(margin=True)
     with pytest.raises(UsageError, match=r"amax_history_len is 16\.0, expected an integer"):
         DelayedScaling(amax_history_len=16.0)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="power_of_two is 1, expected true or false"):
-        CurrentScaling(power_of_two=1)  # type: ignore[arg-type]
+    for recipe in (CurrentScaling, RowWise, BlockScaling):
+        with pytest.raises(UsageError, match="power_of_two is 1, expected true or false"):
+            recipe(power_of_two=1)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="amax_epsilon is True, expected a finite number"):
         CurrentScaling(amax_epsilon=True)

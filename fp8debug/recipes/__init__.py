@@ -8,7 +8,7 @@ in every table.
 from fp8debug.recipes.base import BACKWARD_TENSORS, FORWARD_TENSORS, FP8_FORMATS, Recipe, scale_inv
 from fp8debug.recipes.block import BlockFactors, BlockRecipe, BlockScaling, RowWise, Tile
 from fp8debug.recipes.delayed import MARGIN_LIMIT, DelayedScaling, DelayedState
-from fp8debug.recipes.mx import MXFP4, MXFP6, MXFP8, MXRecipe, e8m0_codes
+from fp8debug.recipes.mx import MXFP4, MXFP6, MXFP8, MXRecipe, e8m0_scales
 from fp8debug.recipes.nvfp4 import NVFP4
 from fp8debug.recipes.parse import RECIPES, parse_recipe
 from fp8debug.recipes.tensor import BF16, BFLOAT16, CurrentScaling, RangeExpansion, Static, TensorRecipe, scaled_cast
@@ -38,7 +38,7 @@ __all__ = [
     "Static",
     "TensorRecipe",
     "Tile",
-    "e8m0_codes",
+    "e8m0_scales",
     "parse_recipe",
     "scale_inv",
     "scaled_cast",

@@ -8,20 +8,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from fp8debug.formats import E8M0, Float32Array, Format, Uint8Array, decode
+from fp8debug.formats import Float32Array, Format
 from fp8debug.recipes.base import require_choice, require_flags
 from fp8debug.recipes.block import BlockFactors, BlockRecipe, Tile
 
 SCALE_RULES = ("rceil", "floor", "ceil", "even")
 
 _BLOCK = 32
+_ONE = np.float32(1)
 _MANTISSA_BITS = 23
 _MANTISSA = np.uint32(0x7FFFFF)
-_LARGEST_CODE, _NAN_CODE = 254, 255
+_EXPONENT = np.uint32(0x7F800000)
+_LOWEST_SCALE = np.uint32(0x400000)  # the bits of 2^-127, a subnormal
 
 
-def e8m0_codes(block_amax: Float32Array, fmt: Format, rule: str) -> Uint8Array:
-    """Codes of the block scales 2^(code - 127).
+def e8m0_scales(block_amax: Float32Array, fmt: Format, rule: str) -> Float32Array:
+    """Scales of blocks: powers of two from 2^-127 to 2^127, which is what E8M0 can hold.
 
     With amax = m * 2^e, 1 <= m < 2, and the format's largest value M * 2^emax, the exponent is e - emax, plus one
 
@@ -31,40 +33,44 @@ def e8m0_codes(block_amax: Float32Array, fmt: Format, rule: str) -> Uint8Array:
     * even: if m rounds to 2 in the format's significand (torchao, AMD Quark).
 
     Args:
-        block_amax: float32, any shape.
+        block_amax: float32, any shape, none negative.
         fmt: element format.
         rule: one of `SCALE_RULES`.
 
     Returns:
-        uint8 of the same shape, clamped to 0..254; 255 for NaN. Infinity gives 254 under rceil, as the instruction
-        does, and under the others what the formula gives for 2^128, as torchao does.
+        float32 of the same shape. NaN for NaN; infinity gives 2^127 under rceil, as the instruction does, and under the
+        others what the formula gives for 2^128, as torchao does.
     """
     bits = block_amax.view(np.uint32)
-    mantissa = bits & _MANTISSA
-    if rule == "rceil":
-        carries = mantissa > (np.float32(fmt.max).view(np.uint32) & _MANTISSA)
-    elif rule == "ceil":
-        carries = mantissa > 0
-    elif rule == "even":
-        carries = mantissa >= np.uint32((1 << _MANTISSA_BITS) - (1 << (_MANTISSA_BITS - 1 - fmt.mantissa_bits)))
-    else:
-        carries = np.zeros(bits.shape, dtype=np.bool_)
-    # Subnormal amaxes have field 0: one too much, but far below the clamp anyhow.
-    code = (bits >> np.uint32(_MANTISSA_BITS)).astype(np.int32) - _exponent_of_max(fmt) + carries
-    code = np.clip(code, 0, _LARGEST_CODE)
-    if rule == "rceil":
-        code = np.where(np.isposinf(block_amax), _LARGEST_CODE, code)
-    return np.where(np.isnan(block_amax), _NAN_CODE, code).astype(np.uint8)
+    lowest = np.uint32((math.frexp(fmt.max)[1] - 1) << _MANTISSA_BITS)
+    # Subnormal amaxes have exponent field 0, one too much; but they are far below the lowest scale anyhow.
+    scale_bits = np.maximum(bits + _what_carries(fmt, rule), lowest)
+    scale_bits -= lowest
+    scale_bits &= _EXPONENT
+    scales: Float32Array = np.maximum(scale_bits, _LOWEST_SCALE).view(np.float32)
+    if not np.isfinite(block_amax).all():
+        scales = np.where(np.isnan(block_amax), np.float32(np.nan), scales)
+        if rule == "rceil":
+            scales = np.where(np.isposinf(block_amax), np.float32(2.0**127), scales)
+    return scales
 
 
-def _torchao_rceil_codes(block_amax: Float32Array, fmt: Format) -> Uint8Array:
-    """torchao's eager rceil: ceil(log2(amax / max)) with each step in float32, so just above 2^k it may miss."""
+def _what_carries(fmt: Format, rule: str) -> np.uint32:
+    """What added to the bits of an amax carries into its exponent exactly when the rule rounds up."""
+    if rule == "rceil":
+        largest = 2 * math.frexp(fmt.max)[0]  # M
+        return np.uint32((2 - largest) * (1 << _MANTISSA_BITS) - 1)
+    if rule == "ceil":
+        return _MANTISSA
+    return np.uint32(1 << (_MANTISSA_BITS - 1 - fmt.mantissa_bits) if rule == "even" else 0)
+
+
+def _torchao_rceil_scales(block_amax: Float32Array, fmt: Format) -> Float32Array:
+    """torchao's eager rceil: ceil(log2(amax / max)), each step in float32, so that just above 2^k it may miss."""
     with np.errstate(all="ignore"):
-        quotient = block_amax / np.float32(fmt.max)
-        exponent = np.ceil(np.log2(quotient.astype(np.float64)).astype(np.float32))
-        code = np.clip(exponent, -127, 127) + 127
-    code = np.where(np.isposinf(quotient), _LARGEST_CODE, code)
-    return np.where(np.isnan(quotient), _NAN_CODE, code).astype(np.uint8)
+        logarithm = np.log2((block_amax / np.float32(fmt.max)).astype(np.float64))
+        scales: Float32Array = np.exp2(np.clip(np.ceil(logarithm.astype(np.float32)), -127, 127))
+    return scales
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +78,7 @@ class MXRecipe(BlockRecipe):
     """What MXFP8, MXFP6 and MXFP4 share."""
 
     scale_rule: str = "rceil"
-    """rceil | floor | ceil | even: see `e8m0_codes`"""
+    """rceil | floor | ceil | even: see `e8m0_scales`"""
     flavour: str = "exact"
     """exact: the rule itself, as Transformer Engine's kernels give it | torchao: its eager code, which differs where
     the scale is 2^-127 and, under rceil, for amaxes of full float32 precision."""
@@ -94,21 +100,18 @@ class MXRecipe(BlockRecipe):
         """1x32, or 32x32 for w when asked."""
         return Tile(_BLOCK if tensor == "w" and self.enable_2d_quantization else 1, _BLOCK)
 
-    def codes(self, block_amax: Float32Array, fmt: Format) -> Uint8Array:
-        """E8M0 codes of the block scales; 255 for NaN."""
-        if self.flavour == "torchao" and self.scale_rule == "rceil":
-            return _torchao_rceil_codes(block_amax, fmt)
-        return e8m0_codes(block_amax, fmt, self.scale_rule)
-
     def factors(self, block_amax: Float32Array, tensor_amax: float, fmt: Format) -> BlockFactors:
         """As in `BlockRecipe`: exact powers of two."""
-        codes = self.codes(block_amax, fmt)
-        scales = decode(codes, E8M0)
-        encode = np.float32(1) / scales
-        if self.flavour == "torchao":
-            lowest = np.float32(1.0 if self.scale_rule == "rceil" else 2.0**126)
-            encode = np.where(codes == 0, lowest, encode)
-        return BlockFactors(encode=encode, decode=scales)
+        if self.flavour == "exact":
+            scales = e8m0_scales(block_amax, fmt, self.scale_rule)
+            return BlockFactors(encode=_ONE / scales, decode=scales)
+        if self.scale_rule == "rceil":
+            scales = _torchao_rceil_scales(block_amax, fmt)
+            lowest = _ONE
+        else:
+            scales = e8m0_scales(block_amax, fmt, self.scale_rule)
+            lowest = np.float32(2.0**126)
+        return BlockFactors(encode=np.where(scales == 2.0**-127, lowest, _ONE / scales), decode=scales)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +139,3 @@ class MXFP4(MXRecipe):
     kind: ClassVar[str] = "mxfp4"
     choices: ClassVar[tuple[str, ...]] = ("E2M1",)
     fp8_format: str = "E2M1"
-
-
-def _exponent_of_max(fmt: Format) -> int:
-    return math.frexp(fmt.max)[1] - 1

@@ -35,11 +35,13 @@ def parse_recipe(text: str) -> Recipe:
         raise unknown("recipe", kind, RECIPES)
     recipe = RECIPES[kind]
     known = parameters(recipe)
-    preset: Mapping[str, object] = {}
+    preset: Mapping[str, object] | None = None
     values: dict[str, object] = {}
     for item in filter(None, map(str.strip, rest.split(","))):
         name, equals, word = (part.strip() for part in item.partition("="))
         if not equals:
+            if preset is not None:
+                raise UsageError(f"recipe {text!r}: {name!r} is a second preset; give one")
             preset = _preset(text, recipe, name)
             continue
         if name not in known:
@@ -47,7 +49,7 @@ def parse_recipe(text: str) -> Recipe:
         if known[name].attribute in values:
             raise UsageError(f"recipe {text!r}: {name} is given twice; give it once")
         values[known[name].attribute] = _parse_value(kind, name, word, known[name])
-    return recipe(**{**preset, **values})  # type: ignore[arg-type]  # __post_init__ checks
+    return recipe(**{**(preset or {}), **values})  # type: ignore[arg-type]  # __post_init__ checks
 
 
 def _preset(text: str, recipe: type[Recipe], word: str) -> Mapping[str, object]:
