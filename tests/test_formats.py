@@ -276,3 +276,22 @@ def test_formats_are_found_by_name() -> None:
     assert list(FORMATS) == ["E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ", "E3M2", "E2M3", "E2M1", "E8M0"]
     assert list(ELEMENT_FORMATS) == list(FORMATS)[:-1]
     assert all(name == fmt.name for name, fmt in FORMATS.items())
+
+
+def test_documentation_has_the_numbers_of_every_format() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "formats.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| `")
+    ]
+    told = {row[0].split("`")[1]: [number(cell) for cell in row[1:6]] for row in rows}
+    assert told == {
+        fmt.name: [fmt.bits, fmt.max, fmt.min_normal, fmt.min_subnormal, fmt.overflow_threshold]
+        for fmt in FORMATS.values()
+    }
+
+
+def number(cell: str) -> float:
+    """448, 2^-9, 1.5\N{MIDDLE DOT}2^127 or "above 464" as a number."""
+    factor, _, power = cell.removeprefix("above ").rpartition("\N{MIDDLE DOT}")
+    base, _, exponent = power.partition("^")
+    return float(factor or 1) * float(base) ** float(exponent or 1)
