@@ -280,9 +280,8 @@ def test_formats_are_found_by_name() -> None:
 
 def test_documentation_has_the_numbers_of_every_format() -> None:
     page = (Path(__file__).parent.parent / "docs" / "formats.md").read_text(encoding="utf-8")
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| `")
-    ]
+    lines = [line.strip("|") for line in page.splitlines() if line.startswith("| `")]
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines]
     told = {row[0].split("`")[1]: [number(cell) for cell in row[1:6]] for row in rows}
     assert told == {
         fmt.name: [fmt.bits, fmt.max, fmt.min_normal, fmt.min_subnormal, fmt.overflow_threshold]
@@ -294,4 +293,4 @@ def number(cell: str) -> float:
     """448, 2^-9, 1.5\N{MIDDLE DOT}2^127 or "above 464" as a number."""
     factor, _, power = cell.removeprefix("above ").rpartition("\N{MIDDLE DOT}")
     base, _, exponent = power.partition("^")
-    return float(factor or 1) * float(base) ** float(exponent or 1)
+    return float(factor or 1) * math.pow(float(base), float(exponent or 1))
