@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -204,12 +203,11 @@ def summarise(name: str, records: list[dict[str, float]], bare: list[dict[str, f
 def heading(bare: list[dict[str, float]]) -> str:
     """Machine, versions and what the ratios refer to."""
     import torch
+    from pages import machine
 
     cpu_ms = statistics.median(r["cpu"] for r in bare) * 1e3
-    machine = (
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
-    )
-    return f"{machine}, {THREADS} threads; {len(bare)} steps, bare step {cpu_ms:.0f} ms CPU; {date.today()}"
+    versions = f"{machine()}, torch {torch.__version__}, {THREADS} threads"
+    return f"{versions}; {len(bare)} steps, bare step {cpu_ms:.0f} ms CPU; {date.today()}"
 
 
 def print_table(rows: list[Row]) -> None:
@@ -225,13 +223,11 @@ def print_table(rows: list[Row]) -> None:
 
 def write_markdown(page: Path, about: str, rows: list[Row]) -> None:
     """Replace what stands between the two `overhead` comments of a page."""
+    from pages import replace_section
+
     lines = ["| variant | CPU ratio | quartiles | MB a step |", "| --- | --- | --- | --- |"]
     lines += [f"| {r.name} | {r.cpu_ratio:.2f} | {r.q1:.2f} to {r.q3:.2f} | {r.mb_per_step:.2f} |" for r in rows]
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition("<!-- overhead -->\n")
-    after = rest.partition("<!-- /overhead -->")[2]
-    body = "\n".join([*lines, "", f"{about}."])
-    page.write_text(f"{before}<!-- overhead -->\n{body}\n<!-- /overhead -->{after}", encoding="utf-8")
+    replace_section(page, "overhead", [*lines, "", f"{about}."])
 
 
 def main() -> int:
