@@ -2,6 +2,8 @@
 
     with fp8debug.attach(model, every=50) as session:   # record a training
         ...
+    with fp8debug.emulate(model, "current"):            # train as if in FP8, on any device
+        ...
     run = fp8debug.open_run("fp8debug-runs/latest")     # ask the record anything, in SQL
 
 Public names are imported when first used: `attach` needs torch, `open_run` needs duckdb, and neither is
@@ -13,12 +15,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "attach", "open_run"]
+__all__ = ["__version__", "attach", "emulate", "open_run"]
 
-_HOMES = {"attach": "fp8debug.hooks.entry", "open_run": "fp8debug.analysis"}
+_HOMES = {
+    "attach": "fp8debug.hooks.entry",
+    "emulate": "fp8debug.hooks.emulate.emulation",
+    "open_run": "fp8debug.analysis",
+}
 
 if TYPE_CHECKING:
     from fp8debug.analysis import open_run
+    from fp8debug.hooks.emulate.emulation import emulate
     from fp8debug.hooks.entry import attach
 else:
     # Hidden from type checkers, which would otherwise take any misspelt name for one of these.

@@ -30,6 +30,8 @@ class LayerInfo:
     in_features: int
     out_features: int
     matched: bool
+    emulated: str | None = None
+    """Recipe that its GEMMs compute with, such as `current, only dy`; None: it computes as the script has it."""
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from fp8debug.config import CaptureOptions
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.modules import ModuleBackend
 from fp8debug.hooks.clock import in_backward
+from fp8debug.hooks.emulate.emulation import explain_nothing
 from fp8debug.hooks.entry import matched_line, open_session
 from fp8debug.hooks.launch import check_run_path, rank_and_world, resolve_run_path
 from fp8debug.hooks.plan import CapturePlan
@@ -121,13 +122,25 @@ class AutoAttach:
             if any(map(is_trainable, roots)):
                 raise StopBeforeTraining(2, self._plan.selection.explain_no_match([layer.name for layer in layers]))
         elif layers:
+            self._require_emulation(layers)
             session = self._open()
             for below in found:
                 session.attach_layers(below)
             self._found += layers
             self._say(matched_line(self._found, self._plan))
+            if session.emulation is not None:
+                self._say(session.emulation.summary())
         for root in roots:
             self._known.update(root.modules())
+
+    def _require_emulation(self, layers: Sequence[FoundLayer]) -> None:
+        """Stop when the first model that runs has no layer for the emulation that was asked for."""
+        assert self._plan is not None
+        if self._plan.emulation is not None and self._session is None:
+            taken = [layer for layer in layers if self._plan.selection.takes(layer.name)]
+            nothing = explain_nothing(self._plan.emulation, taken)
+            if nothing is not None:
+                raise StopBeforeTraining(2, nothing)
 
     def _find_new_layers(self, roots: Sequence[nn.Module]) -> list[list[FoundLayer]]:
         """New GEMM layers of each root that has any: roots may share layers, and wrappers come around known models."""
@@ -175,6 +188,10 @@ class AutoAttach:
     def _give_up(self, error: Exception) -> None:
         self._failed = True
         self._stop_finding()
+        emulation = None if self._session is None else self._session.emulation
+        if self._options.emulate is not None and (emulation is None or not emulation.layers):
+            # What would go on is not the training that was asked for.
+            raise StopBeforeTraining(1, f"cannot emulate: {type(error).__name__}: {error}") from error
         if self._session is not None:
             self._session.fail(error)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +17,7 @@ from fp8debug.hooks.launch import point_latest, prepare_run_path, rank_and_world
 from fp8debug.hooks.manifest import new_manifest
 from fp8debug.hooks.measure.loading import load_engine
 from fp8debug.hooks.plan import CapturePlan
+from fp8debug.hooks.say import nowhere, on_stderr
 from fp8debug.hooks.session import Session
 from fp8debug.rundir import RunDir
 
@@ -70,6 +70,9 @@ def attach(
     detail: str | Iterable[str] = DETAILS,
     accumulation: str | Iterable[str] = ("exact",),
     probe_memory: int = 32,
+    emulate: str | None = None,
+    keep_bf16: str | Iterable[str] = (),
+    emulate_only: str | Iterable[str] = (),
     run_dir: str | os.PathLike[str] | None = None,
     name: str | None = None,
     force: bool = False,
@@ -91,6 +94,10 @@ def attach(
         detail: what sampled steps take beside errors and histograms: of "channels", "blocks", "gemms"; () for nothing.
         accumulation: how measured GEMMs accumulate: of "exact", "hopper-fast", "hopper-promoted".
         probe_memory: MB of operand samples that measured GEMMs may keep from forward to backward.
+        emulate: recipe that the GEMMs of the taken layers compute with until the session is closed, as
+            `fp8debug.emulate` has it.
+        keep_bf16: regexes; layers that match any are not emulated.
+        emulate_only: of "x", "w", "dy", "fprop", "dgrad", "wgrad": emulate just these.
         run_dir: directory to create; default fp8debug-runs/<script>-<time>.
         force: rename a run that is already there.
 
@@ -111,6 +118,9 @@ def attach(
         detail=() if detail == "none" else _listed(detail),
         accumulation=_listed(accumulation),
         probe_memory=probe_memory,
+        emulate=emulate,
+        keep_bf16=_words(keep_bf16),
+        emulate_only=_listed(emulate_only),
         out=None if run_dir is None else os.fspath(run_dir),
         name=name,
         force=force,
@@ -120,12 +130,14 @@ def attach(
     names = [layer.name for layer in ModuleBackend().find(model, "")]
     if not any(plan.selection.takes(n) for n in names):
         raise UsageError(plan.selection.explain_no_match(names))
-    say = _silent if quiet else _say_on_stderr
+    say = nowhere if quiet else on_stderr
     script = sys.argv[0] or "python"
     session = open_session(plan, command=[Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)],
                            script=script, say=say, measure_gradients=False)  # fmt: skip
     found = session.attach_model(model)
     say(matched_line(found, plan))
+    if session.emulation is not None:
+        say(session.emulation.summary())
     return session
 
 
@@ -144,12 +156,3 @@ def _words(given: str | Iterable[str]) -> tuple[str, ...]:
 
 def _listed(given: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(given.split(",")) if isinstance(given, str) else tuple(given)
-
-
-def _say_on_stderr(line: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # a closed stderr must not cost the training anything
-        print(line, file=sys.stderr, flush=True)
-
-
-def _silent(line: str) -> None:
-    pass

@@ -18,6 +18,7 @@ from fp8debug.config import (
     parse_tensors,
 )
 from fp8debug.errors import UsageError
+from fp8debug.hooks.emulate.plan import EmulationPlan
 from fp8debug.hooks.schedule import Schedule
 from fp8debug.hooks.selection import Selection
 from fp8debug.recipes import Recipe, parse_recipe
@@ -33,6 +34,7 @@ class CapturePlan:
     selection: Selection
     schedule: Schedule
     recipes: tuple[Recipe, ...]
+    emulation: EmulationPlan | None = None
 
     @classmethod
     def from_options(cls, options: CaptureOptions) -> CapturePlan:
@@ -51,7 +53,18 @@ class CapturePlan:
             Selection.from_regexes(options.layers, options.exclude),
             Schedule.from_options(options),
             tuple({recipe.text: recipe for recipe in map(parse_recipe, options.recipes)}.values()),
+            _emulation(options),
         )
+
+
+def _emulation(options: CaptureOptions) -> EmulationPlan | None:
+    if options.emulate is not None:
+        plan = EmulationPlan.from_words
+        return plan(options.emulate, options.keep_bf16, options.emulate_only, rolls=options.rolls)
+    for name in ("keep_bf16", "emulate_only"):
+        if getattr(options, name):
+            raise UsageError(f"{name} says what to emulate, but emulate is not given; expected a recipe for it")
+    return None
 
 
 def _checked(name: str, parse: Callable[[object], Parsed], value: object) -> Parsed:

@@ -19,6 +19,7 @@ from torch import nn
 
 from fp8debug.hooks.backends.base import Backend, FoundLayer
 from fp8debug.hooks.clock import Clock, FinishedStep
+from fp8debug.hooks.emulate.emulation import Emulation, emulated_text
 from fp8debug.hooks.measure.engine import Engine
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.recorder import Observed, Recorder
@@ -65,6 +66,7 @@ class Session:
         self.run_dir = run_dir
         self.clock = Clock(self._on_step_end)
         self.watch = TrainingWatch(self.clock, self.fail, measure_gradients=measure_gradients)
+        self.emulation = None if plan.emulation is None else Emulation(plan.emulation, say)
         self._plan = plan
         self._manifest = manifest
         self._backend = backend
@@ -101,6 +103,9 @@ class Session:
     def attach_layers(self, found: Sequence[FoundLayer]) -> list[FoundLayer]:
         """Hook the selected ones of the layers of one model; returns them all."""
         taken = [layer for layer in found if self._plan.selection.takes(layer.name)]
+        if self.emulation is not None:
+            for name, reason in self.emulation.add(taken).items():
+                self._recorder.event("not_emulated", reason, step=None, layer=name)
         self._backend.attach(taken, self)
         names = {layer.name for layer in taken}
         self._manifest.roots += sorted({layer.root for layer in found})
@@ -113,6 +118,7 @@ class Session:
                 in_features=layer.in_features,
                 out_features=layer.out_features,
                 matched=layer.name in names,
+                emulated=emulated_text(layer.module),
             )
             for layer in found
         ]
@@ -135,6 +141,8 @@ class Session:
             self.flush()
         disabled = self._manifest.status == "disabled"
         self._stop_watching()
+        if self.emulation is not None:
+            self.emulation.remove()
         atexit.unregister(self.close)
         self._guarded(self._writer.close)
         if self._writer.error is not None and not disabled:
@@ -194,6 +202,8 @@ class Session:
         """Say that the step is over. After the first call only this ends steps."""
         if self.active:
             self._guarded(self.clock.advance)
+        if self.emulation is not None:
+            self.emulation.advance()
 
     def log(
         self,

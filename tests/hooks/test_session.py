@@ -140,7 +140,7 @@ def test_manifest(attach: Attach, recorded: Recorded, monkeypatch: pytest.Monkey
     assert (manifest["options"]["every"], manifest["options"]["engine"], manifest["world_size"]) == (7, "torch", 1)
     assert manifest["versions"]["python"] == platform.python_version()
     assert manifest["versions"]["torch"] == torch.__version__
-    names = {"name": "0", "raw_name": "0", "class_name": "Linear", "root": "Sequential"}
+    names = {"name": "0", "raw_name": "0", "class_name": "Linear", "root": "Sequential", "emulated": None}
     assert manifest["layers"] == [{**names, "in_features": 3, "out_features": 3, "matched": True}]
 
 
