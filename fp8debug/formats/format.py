@@ -18,8 +18,7 @@ Deep Neural Networks" (arXiv:2206.02915) for the FNUZ formats; OCP Microscaling 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +28,12 @@ Uint8Array = npt.NDArray[np.uint8]
 BoolArray = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Format:
-    """One small float format: 1 sign bit (a scale format has none), then exponent bits, then mantissa bits."""
+    """One small float format: 1 sign bit (a scale format has none), then exponent bits, then mantissa bits.
+
+    What follows from the layout is computed once and kept as plain numbers.
+    """
 
     name: str
     """Name as it stands in the column `fmt`."""
@@ -54,62 +56,58 @@ class Format:
     is_scale: bool = False
     """Whether it is a format of scales: powers of two, no sign, no zero, no subnormals."""
 
-    @cached_property
+    max: float = field(init=False)
+    """Largest finite value."""
+    min_normal: float = field(init=False)
+    """Smallest positive value with a full significand."""
+    min_subnormal: float = field(init=False)
+    """Smallest positive value, and the distance between subnormals."""
+    overflow_threshold: float = field(init=False)
+    """Midpoint between `max` and the next value the exponent rule would give: where rounding leaves the format."""
+    overflow_at_threshold: bool = field(init=False)
+    """Whether a magnitude equal to `overflow_threshold` already overflows: the tie goes away from `max`."""
+    rounding_floor_sqnr_db: float = field(init=False)
+    """Worst SQNR that rounding inside the normal range can give, in dB: 20 log10(2^(mantissa_bits+1) + 1)."""
+    max_gain_error: float = field(init=False)
+    """Largest relative error of rounding inside the normal range, hence the largest |gain - 1| it can give."""
+
+    def __post_init__(self) -> None:
+        exponent, mantissa = divmod(self.max_code, 1 << self.mantissa_bits)
+        spacing = math.ldexp(1.0, exponent - self.bias - self.mantissa_bits)  # between the largest values
+        largest = spacing * (mantissa + (1 << self.mantissa_bits))
+        min_normal = math.ldexp(1.0, -self.bias if self.is_scale else 1 - self.bias)
+        max_gain_error = 1 / ((1 << (self.mantissa_bits + 1)) + 1)  # at the first midpoint of a binade
+        derived = {
+            "max": largest,
+            "min_normal": min_normal,
+            "min_subnormal": math.ldexp(min_normal, -self.mantissa_bits),
+            "overflow_threshold": largest + spacing / 2,
+            "overflow_at_threshold": self.is_scale or bool(self.max_code & 1),  # ties to even; those of scales go up
+            "rounding_floor_sqnr_db": round(-20 * math.log10(max_gain_error), 1),
+            "max_gain_error": max_gain_error,
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)  # frozen from here on
+
+    @property
     def bits(self) -> int:
         """Width of a code."""
         return self.exponent_bits + self.mantissa_bits + (0 if self.is_scale else 1)
 
-    @cached_property
+    @property
     def sign_bit(self) -> int:
         """Bit of a code that makes it negative, 0 in a scale format."""
         return 0 if self.is_scale else 1 << (self.bits - 1)
 
-    @cached_property
+    @property
     def has_nan(self) -> bool:
         """Whether a code means NaN."""
         return self.nan_code != self.max_code
 
-    @cached_property
+    @property
     def beyond_code(self) -> int:
         """Code of what is beyond `max` when not saturated: infinity, else NaN, else that of `max` after all."""
         return self.nan_code if self.inf_code is None else self.inf_code
-
-    @cached_property
-    def max(self) -> float:
-        """Largest finite value."""
-        field, mantissa = divmod(self.max_code, 1 << self.mantissa_bits)
-        return math.ldexp(mantissa + (1 << self.mantissa_bits), field - self.bias - self.mantissa_bits)
-
-    @cached_property
-    def min_normal(self) -> float:
-        """Smallest positive value with a full significand."""
-        return math.ldexp(1.0, -self.bias if self.is_scale else 1 - self.bias)
-
-    @cached_property
-    def min_subnormal(self) -> float:
-        """Smallest positive value, and the distance between subnormals."""
-        return math.ldexp(self.min_normal, -self.mantissa_bits)
-
-    @cached_property
-    def overflow_threshold(self) -> float:
-        """Midpoint between `max` and the next value the exponent rule would give: where rounding leaves the format."""
-        spacing = math.ldexp(1.0, math.frexp(self.max)[1] - 1 - self.mantissa_bits)
-        return self.max + spacing / 2
-
-    @cached_property
-    def overflow_at_threshold(self) -> bool:
-        """Whether a magnitude equal to `overflow_threshold` already overflows: ties to even goes away from `max`."""
-        return self.is_scale or bool(self.max_code & 1)
-
-    @cached_property
-    def max_gain_error(self) -> float:
-        """Largest relative error of rounding inside the normal range, hence the largest |gain - 1| it can give."""
-        return 1 / ((1 << (self.mantissa_bits + 1)) + 1)  # at the first midpoint of a binade
-
-    @cached_property
-    def rounding_floor_sqnr_db(self) -> float:
-        """Worst SQNR that rounding inside the normal range can give, in dB, to one decimal."""
-        return round(-20 * math.log10(self.max_gain_error), 1)
 
 
 def require_float32(x: npt.NDArray[np.generic]) -> None:

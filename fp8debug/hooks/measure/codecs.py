@@ -7,11 +7,9 @@ everything between 2^-127 and 2^-126 up: these formats are computed here, and th
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fp8debug import formats
 from fp8debug.formats import E8M0, Format, Rounding, e8m0
 
 _FLOAT8_DTYPES = {
@@ -68,11 +66,25 @@ def encode_e8m0(t: Tensor, rounding: Rounding = "nearest", *, saturate: bool = T
 
 
 def decode(codes: Tensor, fmt: Format) -> Tensor:
-    """Values of codes as `encode` returns them, float8 or uint8: float32 of the same shape, exact."""
-    if codes.dtype != torch.uint8:
-        return codes.float()
-    values = formats.decode(np.arange(1 << fmt.bits, dtype=np.uint8), fmt)
-    return torch.tensor(values, device=codes.device)[codes.long()]
+    """Values of codes: float32 of the same shape, exact.
+
+    Args:
+        codes: what `encode` returns: float8 (or its bits, uint8) for the FP8 formats, uint8 for the others. Bits above
+            those of the format are ignored.
+        fmt: format they are in.
+    """
+    if fmt.name in _FLOAT8_DTYPES:
+        return codes.view(_FLOAT8_DTYPES[fmt.name]).float()
+    code = codes.to(torch.int32)
+    if fmt.is_scale:
+        values = (code << _MANTISSA_BITS).view(torch.float32)
+        values = torch.where(code == 0, fmt.min_normal, values)
+        return torch.where(code == fmt.nan_code, torch.nan, values)
+    magnitude = code & (fmt.sign_bit - 1)
+    bits = (magnitude << (_MANTISSA_BITS - fmt.mantissa_bits)) + ((_BIAS - fmt.bias) << _MANTISSA_BITS)
+    values = bits.view(torch.float32)
+    values = torch.where(magnitude < 1 << fmt.mantissa_bits, magnitude * fmt.min_subnormal, values)
+    return torch.where((code & fmt.sign_bit) != 0, -values, values)
 
 
 def fake_quantize(t: Tensor, fmt: Format) -> Tensor:

@@ -85,7 +85,19 @@ def test_encode_has_the_dtype_of_the_format_and_decode_reads_it(fmt: Format) -> 
     codes = np.arange(1 << fmt.bits, dtype=np.uint8)
     encoded = codecs.encode(torch.ones(3), fmt)
     assert encoded.dtype == FP8.get(fmt.name, torch.uint8)
-    assert_same_bits(codecs.decode(torch.from_numpy(codes).view(encoded.dtype), fmt), formats.decode(codes, fmt))
+    for given in (torch.from_numpy(codes), torch.from_numpy(codes).view(encoded.dtype)):
+        assert_same_bits(codecs.decode(given, fmt), formats.decode(codes, fmt))
+
+
+def test_casts_are_compiled_in_one_piece() -> None:
+    def casts(t: torch.Tensor) -> list[torch.Tensor]:
+        rounded = [codecs.fake_quantize(t, fmt) for fmt in FORMATS.values()]
+        return [*rounded, *(codecs.encode(t, fmt).view(torch.uint8) for fmt in FORMATS.values())]
+
+    t = torch.randn(64, generator=torch.Generator().manual_seed(1)).abs()
+    compiled = torch.compile(casts, fullgraph=True, backend="eager")
+    for got, expected in zip(compiled(t), casts(t), strict=True):
+        assert torch.equal(got, expected)
 
 
 @ALL
