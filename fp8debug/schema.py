@@ -102,7 +102,7 @@ SCALES = Table(
     (
         *RECORD_KEY,
         Column("recipe", "string", "canonical recipe text, for example delayed:amax_history_len=16"),
-        Column("fmt", "string", "element format: E4M3 | E5M2"),
+        Column("fmt", "string", "element format, such as E4M3 or E5M2"),
         Column("alternate", "bool", "true where fmt is recorded beside the recipe's own (dy in E4M3 under HYBRID)"),
         Column("source", "string", "framework | simulated"),
         Column("scope", "string", "rank: the amax is this rank's alone | group"),
@@ -124,7 +124,7 @@ ERRORS = Table(
     (
         *RECORD_KEY,
         Column("recipe", "string", "canonical recipe text"),
-        Column("fmt", "string", "element format: E4M3 | E5M2"),
+        Column("fmt", "string", "element format, such as E4M3 or E5M2"),
         Column("alternate", "bool", "true where fmt is recorded beside the recipe's own (dy in E4M3 under HYBRID)"),
         Column("source", "string", "framework | simulated"),
         Column("scale_scope", "string", "record | rank | group: whose amax the scale comes from"),
