@@ -1,0 +1,56 @@
+"""The product of two quantised operands, accumulated exactly or as Hopper's FP8 tensor cores do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fp8debug.accumulation import PROMOTED_EVERY, hopper
+from fp8debug.formats import E4M3, E5M2, Float32Array
+from fp8debug.hooks.probe.operand import Float64Array
+from fp8debug.hooks.probe.quantized import Quantized
+
+
+def product(a: Quantized, b: Quantized, accumulation: str) -> Float64Array | None:
+    """a b^T, float64 (lines of a, lines of b); None where no such GEMM exists.
+
+    exact: the dequantised values, accumulated in float64.
+
+    hopper-fast, hopper-promoted: codes in E4M3 or E5M2, factors applied afterwards. One factor a tensor or line is
+    applied to the whole sum, as cuBLAS and CUTLASS do; a factor every 128 elements to the sum of those 128, which are
+    then added in float32, as DeepGEMM does: that is promoted by itself. No Hopper GEMM reads other blocks or formats.
+    """
+    if accumulation == "exact":
+        exact: Float64Array = a.values.astype(np.float64) @ b.values.T.astype(np.float64)
+        return exact
+    if a.codes is None or b.codes is None or a.decode is None or b.decode is None:
+        return None
+    if a.fmt not in (E4M3, E5M2) or b.fmt not in (E4M3, E5M2) or a.length != b.length:
+        return None
+    promoted = accumulation == "hopper-promoted"
+    if a.length is None:
+        every = PROMOTED_EVERY if promoted else None
+        accumulated = hopper(a.codes, b.codes, promote_every=every, a_format=a.fmt, b_format=b.fmt)
+        return _descaled(accumulated, a.decode, b.decode).astype(np.float64)
+    if promoted and a.length == PROMOTED_EVERY:
+        return _promoted_blocks(a, b).astype(np.float64)
+    return None
+
+
+def _promoted_blocks(a: Quantized, b: Quantized) -> Float32Array:
+    assert a.codes is not None and b.codes is not None and a.decode is not None and b.decode is not None
+    total = np.zeros((len(a.codes), len(b.codes)), dtype=np.float32)
+    for block, start in enumerate(range(0, a.codes.shape[1], PROMOTED_EVERY)):
+        piece = slice(start, start + PROMOTED_EVERY)
+        summed = hopper(a.codes[:, piece], b.codes[:, piece], promote_every=None, a_format=a.fmt, b_format=b.fmt)
+        column = slice(block, block + 1)
+        total = _descaled(summed, a.decode[:, column], b.decode[:, column], total)
+    return total
+
+
+def _descaled(
+    accumulated: Float32Array, a_factor: Float32Array, b_factor: Float32Array, addend: Float32Array | float = 0.0
+) -> Float32Array:
+    """One fused multiply-add an element: accumulated * (a_factor b_factor^T) + addend, rounded to float32."""
+    factor = (a_factor * b_factor.T).astype(np.float64)
+    result: Float32Array = (accumulated.astype(np.float64) * factor + addend).astype(np.float32)
+    return result
