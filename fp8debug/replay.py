@@ -18,6 +18,9 @@ import numpy as np
 from fp8debug.formats import Format
 from fp8debug.recipes import DelayedScaling, DelayedState, Recipe, scale_inv
 
+_ADVANCING = ("forward", "backward")
+"""Passes that a history sees."""
+
 
 class Moment(NamedTuple):
     """Where in a training an observation stands."""
@@ -65,33 +68,49 @@ class ScaleSimulator:
 
     def observe(self, layer: str, tensor: str, moment: Moment, amax: float | None) -> list[ScaleInForce]:
         """Return the scales in force for this pass, then let the histories see `amax` (None: not measured)."""
-        tracks = self._tracks.get((layer, tensor))
-        if tracks is None:
-            tracks = self._tracks[layer, tensor] = [self._new_track(r, tensor) for r in self._recipes]
+        tracks = self._tracks_of(layer, tensor)
         if moment.pass_ == "eval":
             return [s for track in tracks for s in _scales_of(_rolled(track))]
-        advances = moment.pass_ in ("forward", "backward")
+        advances = moment.pass_ in _ADVANCING
         if advances:
-            period = (moment.step, 0 if self._per_step else moment.microbatch)
-            for track in tracks:
-                self._roll_if_due(track, period)
+            self._roll_if_due(tracks, moment)
         scales = [s for track in tracks for s in _scales_of(track)]
         if advances:
-            for track in tracks:
-                if amax is None:
-                    track.incomplete = True
-                else:
-                    track.state.observe(amax)
+            _see(tracks, amax)
         return scales
 
-    def _new_track(self, recipe: DelayedScaling, tensor: str) -> _Track:
-        formats = recipe.formats_for(tensor)
-        return _Track(recipe, formats, recipe.new_state([fmt for fmt, _ in formats]))
+    def see(self, layer: str, tensor: str, moment: Moment, amax: float | None) -> None:
+        """What `observe` does to the histories, at half its cost: for passes whose scales nobody asks for."""
+        if moment.pass_ in _ADVANCING:
+            tracks = self._tracks_of(layer, tensor)
+            self._roll_if_due(tracks, moment)
+            _see(tracks, amax)
 
-    def _roll_if_due(self, track: _Track, period: tuple[int, int]) -> None:
-        if track.rolled_at is not None and period != track.rolled_at:
-            track.state.roll(track.rolled_at[0])
-        track.rolled_at = period
+    def _tracks_of(self, layer: str, tensor: str) -> list[_Track]:
+        tracks = self._tracks.get((layer, tensor))
+        if tracks is None:
+            tracks = self._tracks[layer, tensor] = [_new_track(recipe, tensor) for recipe in self._recipes]
+        return tracks
+
+    def _roll_if_due(self, tracks: Sequence[_Track], moment: Moment) -> None:
+        period = (moment.step, 0 if self._per_step else moment.microbatch)
+        for track in tracks:
+            if track.rolled_at is not None and period != track.rolled_at:
+                track.state.roll(track.rolled_at[0])
+            track.rolled_at = period
+
+
+def _new_track(recipe: DelayedScaling, tensor: str) -> _Track:
+    formats = recipe.formats_for(tensor)
+    return _Track(recipe, formats, recipe.new_state([fmt for fmt, _ in formats]))
+
+
+def _see(tracks: Sequence[_Track], amax: float | None) -> None:
+    for track in tracks:
+        if amax is None:
+            track.incomplete = True
+        else:
+            track.state.observe(amax)
 
 
 def _rolled(track: _Track) -> _Track:

@@ -12,6 +12,10 @@ from fp8debug.analysis.parts import quote_text
 from fp8debug.errors import UsageError, nearest
 from fp8debug.rundir import Manifest
 
+_KEYED = ("tensors", "blocks", "channels", "gemms")
+"""Tables that are narrowed by layer and step; the other ones are only read beside `tensors`."""
+_BY_RECIPE = ("errors", "scales", "blocks", "channels", "gemms")
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -38,19 +42,21 @@ def restrict(con: duckdb.DuckDBPyConnection, scope: Scope, manifest: Manifest) -
         _restrict_recipes(con, scope.recipes, manifest)
     tensors: list[str] = []
     if scope.layer:
-        tensors.append(f"layer in ({_literals(_matching_layers(con, scope.layer, manifest))})")
+        tensors.append(f"layer in ({_literals(matching_layers(con, scope.layer, manifest))})")
     if scope.steps:
-        tensors.append(_step_condition(con, scope.steps))
+        tensors.append(steps_condition(con, scope.steps))
     if tensors:
-        _narrow(con, "tensors", " and ".join(tensors))
+        for table in _KEYED:
+            _narrow(con, table, " and ".join(tensors))
 
 
 def _restrict_recipes(con: duckdb.DuckDBPyConnection, wanted: Sequence[str], manifest: Manifest) -> None:
-    known = _column(con, "select recipe from stored.errors union select recipe from stored.scales order by recipe")
+    tables = " union ".join(f"select recipe from stored.{table}" for table in _BY_RECIPE)
+    known = _column(con, f"select recipe from ({tables}) where recipe is not null order by recipe")
     known += [recipe for recipe in manifest.recipes if recipe not in known]
     kept = {recipe for word in wanted for recipe in _recipes_meant(word, known)}
-    for table in ("errors", "scales"):
-        _narrow(con, table, f"recipe in ({_literals(sorted(kept))})")
+    for table in _BY_RECIPE:
+        _narrow(con, table, f"recipe is null or recipe in ({_literals(sorted(kept))})")
 
 
 def _recipes_meant(word: str, known: Sequence[str]) -> list[str]:
@@ -60,7 +66,12 @@ def _recipes_meant(word: str, known: Sequence[str]) -> list[str]:
     return meant
 
 
-def _matching_layers(con: duckdb.DuckDBPyConnection, pattern: str, manifest: Manifest) -> list[str]:
+def matching_layers(con: duckdb.DuckDBPyConnection, pattern: str, manifest: Manifest) -> list[str]:
+    """Recorded layers that the regex is found in.
+
+    Raises:
+        UsageError: it does not compile, or matches none.
+    """
     try:
         regex = re.compile(pattern)
     except re.error as error:
@@ -78,7 +89,12 @@ def _matching_layers(con: duckdb.DuckDBPyConnection, pattern: str, manifest: Man
     return matching
 
 
-def _step_condition(con: duckdb.DuckDBPyConnection, ranges: Sequence[tuple[int, int | None]]) -> str:
+def steps_condition(con: duckdb.DuckDBPyConnection, ranges: Sequence[tuple[int, int | None]]) -> str:
+    """The ranges, both ends included, as an SQL condition on `step`.
+
+    Raises:
+        UsageError: no record is in them.
+    """
     condition = " or ".join(
         f"step >= {first:d}" if last is None else f"step between {first:d} and {last:d}" for first, last in ranges
     )

@@ -36,6 +36,7 @@ class Verb:
 VERBS = (
     Verb("attach", "attach", "Run a training script and record its tensors.", takes_script=True),
     Verb("report", "report", "Say which layers would suffer in FP8, where, and why."),
+    Verb("whatif", "whatif", "Say what other scaling recipes would do to the tensors of a run."),
     Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
     Verb("runs", "runs", "List the recorded runs, newest last."),
     Verb("run", "attach", "The same as attach.", hidden=True, takes_script=True),

@@ -1,0 +1,205 @@
+"""What must be known to read a what-if: what was not recorded, how to record it, and what is not exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fp8debug.analysis.run import Run
+from fp8debug.analysis.whatif.errors import FINITE, GemmErrors, OperandErrors, is_warm
+from fp8debug.analysis.whatif.selection import Selection
+from fp8debug.errors import Fp8DebugError
+from fp8debug.recipes import BlockRecipe, DelayedScaling, Recipe
+
+_GEMM_TENSORS = {"x", "w", "dy"}
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One thing to know."""
+
+    kind: str
+    """not_recorded | gemms_not_recorded | sample | approx | warm_up | history | not_finite | no_histogram | payload |
+    ranks"""
+    message: str
+
+
+def notes(
+    run: Run,
+    recipes: Sequence[Recipe],
+    selection: Selection,
+    operands: Sequence[OperandErrors],
+    gemms: Sequence[GemmErrors],
+    n_incomplete: Mapping[str, int],
+) -> Iterator[Note]:
+    """Everything there is to say, what is missing first."""
+    missing = _blocks_missing(recipes, operands)
+    yield from _not_recorded(run, missing)
+    yield from _gemms_not_recorded(run, [r.text for r in recipes if r.text not in missing], selection, gemms)
+    yield from _left_out(run, n_incomplete)
+    yield from _without_histogram(run, recipes)
+    yield from _inexact(operands, gemms)
+    if run.manifest.world_size > 1 and any(isinstance(recipe, DelayedScaling) for recipe in recipes):
+        yield Note(
+            "ranks",
+            "histories of delayed scaling see the largest amax over ranks, as amax reduction does; a run's own "
+            "simulation is each rank's alone",
+        )
+
+
+def nothing_known(
+    run: Run, recipes: Sequence[Recipe], selection: Selection, n_incomplete: Mapping[str, int]
+) -> Fp8DebugError:
+    """The error when there is not a single figure."""
+    (n_records,) = run.sql("select count(*) from whatif_records").fetchall()[0]
+    if not n_records:
+        (n_sampled,) = run.sql("select count(*) from tensors where sampled").fetchall()[0]
+        if n_sampled:
+            return Fp8DebugError("none of the layers, tensors and steps asked for was sampled; `fp8debug sql` shows "
+                                 'which were: "select distinct step from tensors where sampled"')  # fmt: skip
+        return Fp8DebugError(
+            f"no tensor was sampled in {run.path}, so there is no histogram to answer from; record one with "
+            "`fp8debug attach --every 1 ...` or `--first 20`"
+        )
+    reasons = [note.message for note in notes(run, recipes, selection, (), (), n_incomplete)]
+    return Fp8DebugError(f"nothing is known of {_some([r.text for r in recipes])} in this run: {'; '.join(reasons)}")
+
+
+def _blocks_missing(recipes: Sequence[Recipe], operands: Sequence[OperandErrors]) -> list[str]:
+    known = {entry.recipe for entry in operands}
+    return [recipe.text for recipe in recipes if isinstance(recipe, BlockRecipe) and recipe.text not in known]
+
+
+def _not_recorded(run: Run, missing: Sequence[str]) -> Iterator[Note]:
+    if not missing:
+        return
+    have = _recorded(run, "blocks")
+    has = f"this run has {_some(have)}" if have else "this run has none"
+    yield Note(
+        "not_recorded",
+        f"{_some(missing)} {_was(missing)} not recorded, and a histogram does not say which values share a block "
+        f"({has}); record {'it' if len(missing) == 1 else 'them'} with `{_attach(run, 'blocks', missing)}`",
+    )
+
+
+def _gemms_not_recorded(
+    run: Run, wanted: Sequence[str], selection: Selection, gemms: Sequence[GemmErrors]
+) -> Iterator[Note]:
+    known = {entry.recipe for entry in gemms}
+    missing = [text for text in wanted if text not in known]
+    if not missing or not _GEMM_TENSORS & set(selection.tensors):
+        return
+    have = _recorded(run, "gemms")
+    has = f"this run has {_some(have)}" if have else "this run has none"
+    yield Note(
+        "gemms_not_recorded",
+        f"results of GEMMs under {_some(missing)} were not recorded ({has}); record them with "
+        f"`{_attach(run, 'gemms', missing)}`",
+    )
+
+
+def _left_out(run: Run, n_incomplete: Mapping[str, int]) -> Iterator[Note]:
+    counts = run.sql(
+        f"""
+        select
+            list(recipe order by recipe), n, n_cold, n_infinite
+        from (
+            select
+                recipe, count(*) as n, count(*) filter (not {is_warm()}) as n_cold,
+                count(*) filter ({is_warm()} and not ({FINITE})) as n_infinite
+            from whatif_sums
+            group by recipe
+        )
+        group by n, n_cold, n_infinite
+        order by min(recipe)
+        """
+    ).fetchall()
+    passes = int(run.thresholds["warmup_rolls"])
+    for recipes, n, n_cold, n_infinite in counts:
+        if n_cold:
+            yield Note(
+                "warm_up",
+                f"{_some(recipes)}: {n_cold:,} of {n:,} records belong to the first {passes} passes of the replayed "
+                "history, which starts with scale 1; they are left out",
+            )
+        if n_infinite:
+            yield Note(
+                "not_finite", f"{_some(recipes)}: {n_infinite:,} of {n:,} records have no finite error; left out"
+            )
+    for recipe, n in n_incomplete.items():
+        yield Note("history", f"{recipe}: {n:,} records are left out, since an earlier pass has no amax")
+
+
+def _without_histogram(run: Run, recipes: Sequence[Recipe]) -> Iterator[Note]:
+    # A recipe with a memory may lack a record for reasons of its own.
+    sure = [r.text for r in recipes if not isinstance(r, (BlockRecipe, DelayedScaling))]
+    if sure:
+        n_all, n_without = run.sql(
+            """
+            select count(*), count(*) filter (record not in (select record from whatif_sums where recipe = $recipe))
+            from whatif_records
+            """,
+            recipe=sure[0],
+        ).fetchall()[0]
+        if n_without:
+            yield Note(
+                "no_histogram", f"{n_without:,} of {n_all:,} sampled records have no histogram in this run: left out"
+            )
+    (n_payload,) = run.sql(
+        """
+        select count(distinct record)
+        from stored.histograms
+        join whatif_records using (segment, rank, seq)
+        where counted = 'payload'
+        """
+    ).fetchall()[0]
+    if n_payload:
+        yield Note(
+            "payload",
+            f"{n_payload:,} histograms of FP8 payloads are left out: their loss is in the values already",
+        )
+
+
+def _inexact(operands: Sequence[OperandErrors], gemms: Sequence[GemmErrors]) -> Iterator[Note]:
+    rounded = _distinct(entry.tensor for entry in operands if entry.approx is not None)
+    if rounded:
+        yield Note(
+            "approx",
+            f"{_some(rounded)}: approximate, since FP32 values were rounded to BF16 before they were counted",
+        )
+    blocks = [entry for entry in operands if entry.source == "blocks" and entry.gemm is None]
+    n, n_total = sum(entry.n for entry in blocks), sum(entry.n_total for entry in blocks)
+    if n < 0.99 * n_total:  # the rest may be NaN or Inf
+        yield Note("sample", f"block recipes were measured on a sample of {100 * n / n_total:.1f} % of the elements")
+    if gemms:
+        yield Note(
+            "sample", "results of GEMMs are estimates from samples of their rows and columns, named in gemm_errors"
+        )
+
+
+def _recorded(run: Run, table: str) -> list[str]:
+    return [row[0] for row in run.sql(f"select distinct recipe from {table} order by recipe").fetchall()]
+
+
+def _attach(run: Run, detail: str, recipes: Sequence[str]) -> str:
+    """The command that records them; what is recorded by default need not be asked for."""
+    details = run.manifest.options.get("detail", (detail,))
+    wanted = [*details, detail] if detail not in details else []
+    words = [f"--detail {','.join(wanted)}"] if wanted else []
+    words += [f"--recipe {recipe}" for recipe in recipes[:3]] + (["(and so on)"] if len(recipes) > 3 else [])
+    return " ".join(["fp8debug attach", *words, "..."])
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = list(names[:3])
+    if len(names) > 3:
+        return f"{', '.join(shown)} and {len(names) - 3} more"
+    return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else "".join(shown)
+
+
+def _was(names: Sequence[str]) -> str:
+    return "was" if len(names) == 1 else "were"
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))

@@ -1,0 +1,88 @@
+"""The scale that each recipe has in force at each selected record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from fp8debug.analysis.run import Run
+from fp8debug.analysis.whatif.selection import TRAINING_PASSES, Selection
+from fp8debug.recipes import DelayedScaling, Recipe, TensorRecipe
+from fp8debug.replay import Moment, ScaleSimulator
+
+
+class ScaleRow(NamedTuple):
+    """One recipe at one record."""
+
+    record: int
+    """Number in `whatif_records`."""
+    recipe: str
+    fmt: str
+    scale: float | None
+    """None where the history is incomplete."""
+    n_rolls: int | None
+    """Amaxes that the history has consumed; None for a recipe without one."""
+
+
+def is_rounding(recipe: Recipe) -> bool:
+    """Whether a scale does not say everything about this per-tensor recipe."""
+    return isinstance(recipe, TensorRecipe) and not recipe.is_plain
+
+
+def plain_scales(run: Run, recipes: Sequence[Recipe]) -> Iterator[ScaleRow]:
+    """Scales that follow from each record's own amax."""
+    plain = [recipe for recipe in recipes if isinstance(recipe, TensorRecipe) and recipe.is_plain]
+    if not plain:
+        return
+    rows = run.sql("select record, tensor, amax from whatif_records where amax is not null").fetchall()
+    for recipe in plain:
+        formats = {tensor: recipe.formats_for(tensor)[0][0] for _, tensor, _ in rows}
+        for record, tensor, amax in rows:
+            fmt = formats[tensor]
+            yield ScaleRow(record, recipe.text, fmt.name, float(recipe.scale(amax, fmt)), None)
+
+
+def replayed_scales(run: Run, recipes: Sequence[Recipe], selection: Selection) -> Iterator[ScaleRow]:
+    """Scales of delayed scaling: every recorded pass is replayed in order, each resume from a fresh history.
+
+    With more than one rank a history sees the largest amax over ranks, as an amax reduction would give it.
+    """
+    delayed = [recipe for recipe in recipes if isinstance(recipe, DelayedScaling)]
+    if not delayed:
+        return
+    rolls = str(run.manifest.options.get("rolls", "microbatch"))
+    simulators: dict[tuple[int, int], ScaleSimulator] = {}
+    rows = run.sql(_passes(selection, reduced=run.manifest.world_size > 1)).iter_rows()
+    for segment, rank, step, microbatch, call, pass_, layer, tensor, amax, record in rows:
+        simulator = simulators.get((segment, rank))
+        if simulator is None:
+            simulator = simulators[segment, rank] = ScaleSimulator(delayed, rolls)
+        moment = Moment(step, microbatch, call, pass_)
+        if record is None:
+            simulator.see(layer, tensor, moment, amax)
+            continue
+        for s in simulator.observe(layer, tensor, moment, amax):
+            if not s.alternate:
+                scale = None if s.scale is None else float(s.scale)
+                yield ScaleRow(record, s.recipe, s.fmt.name, scale, s.n_rolls)
+
+
+def _passes(selection: Selection, *, reduced: bool) -> str:
+    # One rank without an amax leaves the group's unknown.
+    amax = (
+        """case when count(amax) over same = count(*) over same then max(amax) over same end""" if reduced else "amax"
+    )
+    window = "window same as (partition by segment, step, microbatch, call, pass, layer, tensor)" if reduced else ""
+    return f"""
+        select segment, rank, step, microbatch, call, pass, layer, tensor, {amax} as amax, record
+        from (
+            select
+                t.segment, t.rank, t.seq, t.step, t.microbatch, t.call, t.pass, t.layer, t.tensor,
+                kernel_amax(t.amax, t.n_posinf, t.n_neginf) as amax, r.record
+            from tensors as t
+            left join (select record, segment, rank, seq from whatif_records) as r using (segment, rank, seq)
+            where status in ('ok', 'empty') and {TRAINING_PASSES} and {selection.operands}
+        )
+        {window}
+        order by segment, rank, seq
+    """
