@@ -64,34 +64,47 @@ class EmulatedCall:
             return [self._in_force[tensor]]
         return self._emulator.keeper.expected(self._layer, tensor, self._moment_of(tensor))
 
-    def cast(self, tensor: str, value: Tensor) -> None:
-        """Fix the scale of an operand, before the first GEMM that reads it."""
-        keeper = self._emulator.keeper
-        in_force = keeper.in_force(self._layer, tensor, self._moment_of(tensor), value)
-        if in_force is None:
-            self._scales[tensor] = keeper.own_scale(tensor, value)
-        else:
-            self._in_force[tensor] = in_force
-            self._scales[tensor] = in_force.scale
-
-    def gemm(self, name: str, operands: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
-        """y, dx or dw in `dtype`, from the two operands that the GEMM reads, in high precision."""
-        with _outside_autocast(next(iter(operands.values())).device.type):
-            a, b = (self._read(name, tensor, way, operands[tensor], dtype) for tensor, way in GEMMS[name])
-            return torch.mm(a, b.T).to(dtype)
-
-    def _read(self, gemm: str, tensor: str, orientation: str, value: Tensor, dtype: torch.dtype) -> Tensor:
-        plan = self._emulator.plan
-        if not plan.quantizes(tensor, gemm):
-            exact = value.detach().to(dtype).float()
-            return exact if orientation == "row" else exact.T
-        recipe, generator = plan.recipe, None
-        if isinstance(recipe, BlockRecipe) and recipe.rounds_stochastically(tensor):
-            generator = self._emulator.generator(value.device)
-        return quantize(value, recipe, tensor, orientation, self._scales[tensor], generator=generator)
+    def operand(self, tensor: str, value: Tensor) -> Operand:
+        """An operand to be read by GEMMs; x and w are cast again in the backward pass, with the scale they had."""
+        if tensor == "dy" or tensor not in self._scales:
+            keeper = self._emulator.keeper
+            in_force = keeper.in_force(self._layer, tensor, self._moment_of(tensor), value)
+            if in_force is not None:
+                self._in_force[tensor] = in_force
+            self._scales[tensor] = keeper.own_scale(tensor, value) if in_force is None else in_force.scale
+        return Operand(self._emulator, tensor, value, self._scales[tensor])
 
     def _moment_of(self, tensor: str) -> Moment:
         return self.moment._replace(pass_="backward") if tensor == "dy" else self.moment
+
+
+class Operand:
+    """x, w or dy, in high precision, as the GEMMs of one pass read it."""
+
+    def __init__(self, emulator: Emulator, tensor: str, value: Tensor, scale: np.float32 | None) -> None:
+        self._emulator = emulator
+        self._tensor = tensor
+        self._scale = scale
+        self._row: Tensor | None = None
+        self.value = value
+
+    def read(self, gemm: str, orientation: str, dtype: torch.dtype) -> Tensor:
+        """float32, the contracted axis last; rounded to `dtype` alone where the GEMM does not read it quantised."""
+        plan = self._emulator.plan
+        if not plan.quantizes(self._tensor, gemm):
+            exact = self.value.detach().to(dtype).float()
+            return exact if orientation == "row" else exact.T
+        if isinstance(plan.recipe, BlockRecipe):
+            return self._quantize(orientation)
+        if self._row is None:
+            self._row = self._quantize("row")
+        return self._row if orientation == "row" else self._row.T
+
+    def _quantize(self, orientation: str) -> Tensor:
+        recipe, generator = self._emulator.plan.recipe, None
+        if isinstance(recipe, BlockRecipe) and recipe.rounds_stochastically(self._tensor):
+            generator = self._emulator.generator(self.value.device)
+        return quantize(self.value, recipe, self._tensor, orientation, self._scale, generator=generator)
 
 
 class EmulatedGemms(torch.autograd.Function):
@@ -102,18 +115,24 @@ class EmulatedGemms(torch.autograd.Function):
         # In high precision: no more memory than the layer takes anyway, and FSDP may take the weight away in between.
         ctx.save_for_backward(x, w)
         ctx.call = call
-        call.cast("x", x)
-        call.cast("w", w)
-        return call.gemm("fprop", {"x": x, "w": w}, x.dtype)
+        return _gemm("fprop", {"x": call.operand("x", x), "w": call.operand("w", w)}, x.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, w = ctx.saved_tensors
-        ctx.call.cast("dy", dy)
-        dx = ctx.call.gemm("dgrad", {"dy": dy, "w": w}, dy.dtype) if ctx.needs_input_grad[0] else None
-        dw = ctx.call.gemm("wgrad", {"dy": dy, "x": x}, dy.dtype) if ctx.needs_input_grad[1] else None
+        call: EmulatedCall = ctx.call
+        operands = {"dy": call.operand("dy", dy), "w": call.operand("w", w), "x": call.operand("x", x)}
+        dx = _gemm("dgrad", operands, dy.dtype) if ctx.needs_input_grad[0] else None
+        dw = _gemm("wgrad", operands, dy.dtype) if ctx.needs_input_grad[1] else None
         return dx, dw, None
+
+
+def _gemm(name: str, operands: dict[str, Operand], dtype: torch.dtype) -> Tensor:
+    """y, dx or dw in `dtype`."""
+    (a, a_way), (b, b_way) = GEMMS[name]
+    with _outside_autocast(operands[a].value.device.type):
+        return torch.mm(operands[a].read(name, a_way, dtype), operands[b].read(name, b_way, dtype).T).to(dtype)
 
 
 class EmulatedForward:
