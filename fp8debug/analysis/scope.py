@@ -38,25 +38,29 @@ def restrict(con: duckdb.DuckDBPyConnection, scope: Scope, manifest: Manifest) -
     Raises:
         UsageError: a regex that does not compile, or a recipe, layer or step that the run does not have.
     """
+    conditions: dict[str, list[str]] = {}
     if scope.recipes:
-        _restrict_recipes(con, scope.recipes, manifest)
-    tensors: list[str] = []
+        by_recipe = _recipe_condition(con, scope.recipes, manifest)
+        for table in _BY_RECIPE:
+            conditions.setdefault(table, []).append(by_recipe)
+    by_key = []
     if scope.layer:
-        tensors.append(f"layer in ({_literals(matching_layers(con, scope.layer, manifest))})")
+        by_key.append(f"layer in ({_literals(matching_layers(con, scope.layer, manifest))})")
     if scope.steps:
-        tensors.append(steps_condition(con, scope.steps))
-    if tensors:
-        for table in _KEYED:
-            _narrow(con, table, " and ".join(tensors))
+        by_key.append(steps_condition(con, scope.steps))
+    for table in _KEYED:
+        conditions.setdefault(table, []).extend(by_key)
+    for table, wanted in conditions.items():
+        if wanted:
+            _narrow(con, table, " and ".join(wanted))
 
 
-def _restrict_recipes(con: duckdb.DuckDBPyConnection, wanted: Sequence[str], manifest: Manifest) -> None:
+def _recipe_condition(con: duckdb.DuckDBPyConnection, wanted: Sequence[str], manifest: Manifest) -> str:
     tables = " union ".join(f"select recipe from stored.{table}" for table in _BY_RECIPE)
     known = _column(con, f"select recipe from ({tables}) where recipe is not null order by recipe")
     known += [recipe for recipe in manifest.recipes if recipe not in known]
     kept = {recipe for word in wanted for recipe in _recipes_meant(word, known)}
-    for table in _BY_RECIPE:
-        _narrow(con, table, f"recipe is null or recipe in ({_literals(sorted(kept))})")
+    return f"(recipe is null or recipe in ({_literals(sorted(kept))}))"
 
 
 def _recipes_meant(word: str, known: Sequence[str]) -> list[str]:

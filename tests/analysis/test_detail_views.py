@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fp8debug.analysis import Run, open_run
+from fp8debug.analysis.scope import Scope
 
 if TYPE_CHECKING:
     from tests.synthetic_run import SyntheticRun
@@ -119,3 +120,23 @@ def test_channels_that_are_all_zero_have_no_bins(new_run: NewRun) -> None:
     written.add_detail("channels", seq, axis="K", measure="amax", n_channels=4, n_zero=4, bins=[], counts=[])
     with open_run(written.write()) as run:
         assert run.sql("select n_zero, median, worst_percentile from channel_stats").fetchall() == [(4, None, None)]
+
+
+def test_a_scope_narrows_them_too(new_run: NewRun) -> None:
+    written = new_run(recipes=["mxfp8", "block"])
+    for step, layer in enumerate(["a", "b"]):
+        seq = written.add(layer, "x", X, step=step)
+        written.add_detail("channels", seq, axis="K", measure="amax", n_channels=4, n_zero=0, bins=[0], counts=[4])
+        for recipe in ("mxfp8", "block"):
+            written.add_detail("blocks", seq, recipe=recipe, **NOTHING_LOST)
+            written.add_detail("gemms", seq, recipe=recipe, sum_y2=1.0, sum_err2=0.0)
+    path = written.write()
+    for scope, expected in (
+        (Scope(layer="a"), (2, 2, 1)),
+        (Scope(steps=((1, None),)), (2, 2, 1)),
+        (Scope(recipes=("mxfp8",)), (2, 2, 2)),
+        (Scope(recipes=("block",), layer="b"), (1, 1, 1)),
+    ):
+        with open_run(path, scope=scope) as run:
+            views = ("block_errors", "gemm_errors", "channel_stats")
+            assert tuple(len(run.table(view).fetchall()) for view in views) == expected

@@ -156,7 +156,7 @@ def _without_histogram(run: Run, recipes: Sequence[Recipe]) -> Iterator[Note]:
     if n_payload:
         yield Note(
             "payload",
-            f"{n_payload:,} histograms of FP8 payloads are left out: their loss is in the values already",
+            f"histograms of FP8 payloads are left out ({n_payload:,}): their loss is in the values already",
         )
 
 
