@@ -7,6 +7,7 @@ matrix. Where lines or elements do not fill the last tile, it is smaller: the sa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,8 @@ GEMMS = {
 HADAMARD_SIZE = 16
 # Transformer Engine's fixed signs, chosen once at random.
 HADAMARD_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +88,14 @@ def block_amax(x: Float32Array, tile: Tile, *, nan_spreads: bool = False) -> Flo
     return amax
 
 
-def spread(per_block: Float32Array, tile: Tile, shape: tuple[int, int]) -> Float32Array:
-    """Give each element its block's number: (block rows, block columns) to `shape`, that of the oriented tensor."""
+def spread(per_block: npt.NDArray[_Scalar], tile: Tile, shape: tuple[int, int]) -> npt.NDArray[_Scalar]:
+    """Give each element what its block has: (block rows, block columns) to `shape`, that of the oriented tensor."""
     height, width = _size(tile, shape)
     lines = np.repeat(per_block, height, axis=0)[: shape[0]]
     return np.repeat(lines, width, axis=1)[:, : shape[1]]
 
 
-def rotate(x: Float32Array) -> Float32Array:
+def rotate(x: Float32Array, *, rounded: bool = True) -> Float32Array:
     """Random Hadamard transform of NVFP4: chunks c of 16 along the last axis become c * diag(signs) * H16 / 4.
 
     H16 is Sylvester's matrix, the signs are Transformer Engine's. Orthogonal, so a GEMM does not notice when both
@@ -101,16 +104,19 @@ def rotate(x: Float32Array) -> Float32Array:
 
     Args:
         x: float32, (lines, length), oriented.
+        rounded: round transformed chunks to BF16, as the kernels do; False tells what that costs.
 
     Returns:
-        float32 of the same shape, rounded to BF16 (transformed chunks only).
+        float32 of the same shape.
     """
     lines, length = x.shape
     whole = length - length % HADAMARD_SIZE
-    chunks = x[:, :whole].reshape(-1, HADAMARD_SIZE).astype(np.float64)
+    # Line by line: one large product would wake BLAS threads, which spin beside those of a training.
+    chunks = x[:, :whole].reshape(lines, whole // HADAMARD_SIZE, HADAMARD_SIZE).astype(np.float64)
     with np.errstate(invalid="ignore"):  # infinities of both signs give NaN
         rotated = (chunks @ _hadamard()).astype(np.float32)
-    return np.concatenate([round_bf16(rotated).reshape(lines, whole), x[:, whole:]], axis=1)
+    rotated = round_bf16(rotated) if rounded else rotated
+    return np.concatenate([rotated.reshape(lines, whole), x[:, whole:]], axis=1)
 
 
 def quantize_blocks(

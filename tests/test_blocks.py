@@ -194,6 +194,48 @@ def test_zeros_stay_zeros_under_every_recipe_that_has_a_scale_for_them() -> None
         assert np.isnan(values).all() if divides_zero else (values == 0).all(), text
 
 
+def te_nvfp4(block_amax: np.float32, tensor_amax: np.float32) -> tuple[np.float32, np.float32]:
+    """Encode and decode factor of one block, step by step as core_nvfp4.cuh and dequantize_nvfp4.cuh take them."""
+    one, six = np.float32(1), np.float32(6)
+    tensor_scale = np.float32(448 * 6) / tensor_amax
+    scale = np.float32((block_amax * (tensor_scale * (one / six))).astype(ml_dtypes.float8_e4m3fn))
+    encode = min(one / (scale * (one / tensor_scale)), np.finfo(np.float32).max)
+    return encode, scale * tensor_amax * (one / np.float32(448 * 6))
+
+
+def test_nvfp4_takes_transformer_engines_steps_in_its_order() -> None:
+    """Block amaxes whose scale falls on a midpoint of E4M3 or next to it: there the order decides."""
+    midpoints = np.arange(17, 32, 2) * np.exp2(np.arange(-8, 4))[:, None]
+    shares = f32(midpoints.ravel()) / np.float32(448)
+    for tensor_amax in f32(np.random.default_rng(0).lognormal(0, 3, 60)):
+        amaxes = tensor_amax * shares
+        factors = NVFP4().factors(amaxes, float(tensor_amax), E2M1)
+        expected = [te_nvfp4(amax, tensor_amax) for amax in amaxes]
+        assert list(zip(factors.encode, factors.decode, strict=True)) == expected
+
+
+def test_the_lowest_nvfp4_block_scale_is_the_flavours() -> None:
+    amaxes = f32([0.0, 1e-6, 6.0])
+    scales = {f: NVFP4(flavour=f).block_scales(amaxes, 6.0).tolist() for f in ("te", "torchao", "modelopt")}
+    assert scales == {"te": [0, 0, 448], "torchao": [2.0**-6, 2.0**-6, 448], "modelopt": [1, 2.0**-9, 448]}
+
+
+def test_float32_scales_of_transformer_engine_end_at_the_largest_bf16() -> None:
+    amaxes = f32([2.0**-130, 1.0])
+    assert BlockScaling(power_of_two=False).factors(amaxes, 1.0, E4M3).encode.tolist() == [
+        (2 - 2.0**-7) * 2.0**127,
+        448,
+    ]
+    assert BlockScaling().factors(amaxes, 1.0, E4M3).encode.tolist() == [2.0**127, 256]
+
+
+def test_square_blocks_are_for_weights() -> None:
+    for recipe, side in ((MXFP8(enable_2d_quantization=True), 32), (BlockScaling(), 128)):
+        assert [recipe.tile(t) for t in ("x", "w", "dy")] == [Tile(1, side), Tile(side, side), Tile(1, side)]
+    assert MXFP8().tile("w") == Tile(1, 32)
+    assert RowWise().tile("w") == Tile(1, None)
+
+
 @pytest.mark.parametrize(
     ("tile", "expected"),
     [

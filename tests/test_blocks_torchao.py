@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,10 @@ FORMATS: dict[str, tuple[type[MXRecipe], Any]] = {
     "E2M3": (MXFP6, "fp6_e2m3"),
     "E2M1": (MXFP4, torch.float4_e2m1fn_x2),
 }
+
+
+def f32(values: npt.ArrayLike) -> Float32Array:
+    return np.array(values, dtype=np.float32)
 
 
 def normal_bf16() -> Float32Array:
@@ -63,19 +68,36 @@ def test_mx_blocks_equal_to_mx(fmt: str, rule: str) -> None:
         np.testing.assert_array_equal(blocks.codes, unpacked(codes, fmt, x.shape))
 
 
-@pytest.mark.parametrize("tail", [0.0, 3.0])
-def test_nvfp4_blocks_equal_nvfp4_tensor(tail: float) -> None:
+def normal(rng: np.random.Generator) -> Float32Array:
+    return f32(rng.standard_normal((256, 64)))
+
+
+def heavy_tailed(rng: np.random.Generator) -> Float32Array:
+    """Its many small blocks are where flavours part."""
+    return f32(rng.standard_normal((256, 64)) * np.exp(3 * rng.standard_normal((256, 64))))
+
+
+def with_ties_of_the_scale(rng: np.random.Generator) -> Float32Array:
+    """Block amaxes whose scales fall on midpoints of E4M3 or next to them: there the order of operations decides."""
+    midpoints = rng.choice(np.arange(17, 32, 2), (256, 4)) * np.exp2(rng.integers(-4, 4, (256, 4)))
+    x = rng.uniform(-1, 1, (256, 4, 16)) * midpoints[..., None]
+    x[..., 0] = midpoints
+    x[0, 0, 0] = 448
+    return f32(x.reshape(256, 64) * rng.lognormal())
+
+
+@pytest.mark.parametrize("make", [normal, heavy_tailed, with_ties_of_the_scale])
+def test_nvfp4_blocks_equal_nvfp4_tensor(make: Callable[[np.random.Generator], Float32Array]) -> None:
     from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor, per_tensor_amax_to_scale
 
-    rng = np.random.default_rng(2)
-    x = (rng.standard_normal((256, 64)) * np.exp(tail * rng.standard_normal((256, 64)))).astype(np.float32)
+    x = make(np.random.default_rng(2))
     scale = per_tensor_amax_to_scale(torch.tensor(np.abs(x).max()))
     theirs = NVFP4Tensor.to_nvfp4(torch.from_numpy(x), 16, per_tensor_scale=scale)
     blocks = quantize_blocks(x, NVFP4(flavour="torchao"), "x", E2M1)
     np.testing.assert_array_equal(blocks.codes, unpacked(theirs.qdata, "E2M1", x.shape))
     assert blocks.values.tobytes() == theirs.dequantize(torch.float32).numpy().tobytes()
-    if tail:  # small block scales: that is where the flavours part
-        assert (quantize_blocks(x, NVFP4(), "x", E2M1).codes != blocks.codes).any()
+    same = (quantize_blocks(x, NVFP4(), "x", E2M1).codes == blocks.codes).all()
+    assert same == (make is normal)
 
 
 @pytest.mark.parametrize("power_of_two", [True, False])

@@ -87,6 +87,15 @@ def test_a_nan_amax_has_the_code_of_nan(vector: dict[str, Any]) -> None:
     assert (blocks.values == expected.values)[~np.isnan(x)].all()
 
 
+def test_the_torchao_flavour_gives_what_torchao_gave_where_it_agreed() -> None:
+    agreed = [v for v in MX["vectors"] if "torchao" in v["agree"] and v["codes"] is not None]
+    assert len(agreed) > 200
+    for vector in agreed:
+        code, blocks = quantize_mx(vector["block"], vector["fmt"], vector["rule"], "torchao")
+        digits = 1 if vector["fmt"] == "e2m1" else 2
+        assert (code, to_hex(blocks.codes, digits)) == (vector["scale_e8m0"], vector["codes"]), vector
+
+
 def disagreements(impl: str) -> list[dict[str, Any]]:
     return [entry for entry in load("mx_disagreements.json") if entry["impl"] == impl]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from fp8debug.recipes import (
     parse_recipe,
     scale_inv,
 )
+from fp8debug.recipes.base import parameters
 
 DATA = Path(__file__).parent / "data"
 FLT_MAX = np.finfo(np.float32).max
@@ -353,6 +355,16 @@ def test_every_recipe_is_of_one_family_and_names_a_format_for_every_tensor() -> 
         for tensor in ("x", "w", "dy", "y", "dx", "dw"):
             primary = [fmt for fmt, alternate in recipe.formats_for(tensor) if not alternate]
             assert len(primary) == 1
+
+
+def test_the_documentation_has_every_parameter_and_default() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", page, re.MULTILINE))
+    assert list(rows) == list(RECIPES)
+    for kind, cell in rows.items():
+        written = ",".join(re.findall(r"`([^`]+)`", cell))
+        assert parse_recipe(f"{kind}:{written}").text == kind
+        assert [item.partition("=")[0] for item in written.split(",")] == list(parameters(RECIPES[kind]))
 
 
 def test_default_formats_are_upstreams() -> None:
