@@ -63,7 +63,7 @@ def test_bf16_is_the_cast_to_bf16() -> None:
 
 
 def test_the_exponent_stretches_the_tensors_range_to_the_formats() -> None:
-    """COAT's section 4.1: k = log_R(range of E4M3), R = amax / amin; 448 * 2^9 = 229376 for E4M3."""
+    """COAT: k = log_R(range of E4M3), R = amax / amin; 448 * 2^9 = 229376 for E4M3."""
     recipe = RangeExpansion()
     assert recipe.exponent(16.0, 1.0, E4M3) == pytest.approx(math.log(229376, 16))
     assert recipe.exponent(3.0, 1.0, E5M2) == pytest.approx(math.log(57344 * 2**16, 3))

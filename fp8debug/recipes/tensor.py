@@ -166,7 +166,7 @@ def round_bf16(values: Float32Array) -> Float32Array:
 class RangeExpansion(TensorRecipe):
     """COAT's dynamic range expansion: sign(x)|x|^k is scaled and cast, the root is taken afterwards.
 
-    Source: arXiv:2410.19313, section 4.1. For optimizer states, whose range is far smaller than the format's.
+    Source: arXiv:2410.19313. For optimizer states, whose range is far smaller than the format's.
     """
 
     kind: ClassVar[str] = "coat"
