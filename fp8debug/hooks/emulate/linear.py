@@ -64,6 +64,10 @@ class EmulatedCall:
             return [self._in_force[tensor]]
         return self._emulator.keeper.expected(self._layer, tensor, self._moment_of(tensor))
 
+    def backward(self) -> None:
+        """A gradient has reached the layer."""
+        self._emulator.keeper.backward()
+
     def operand(self, tensor: str, value: Tensor) -> Operand:
         """An operand to be read by GEMMs; x and w are cast again in the backward pass, with the scale they had."""
         if tensor == "dy" or tensor not in self._scales:
@@ -122,6 +126,7 @@ class EmulatedGemms(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, w = ctx.saved_tensors
         call: EmulatedCall = ctx.call
+        call.backward()
         operands = {"dy": call.operand("dy", dy), "w": call.operand("w", w), "x": call.operand("x", x)}
         dx = _gemm("dgrad", operands, dy.dtype) if ctx.needs_input_grad[0] else None
         dw = _gemm("wgrad", operands, dy.dtype) if ctx.needs_input_grad[1] else None

@@ -34,6 +34,11 @@ class ScaleKeeper:
         with self._lock:
             return self.clock.forward(layer_id, training)
 
+    def backward(self) -> None:
+        """A gradient has reached a layer."""
+        with self._lock:
+            self.clock.backward()
+
     def in_force(self, layer: str, tensor: str, moment: Moment, value: Tensor) -> ScaleInForce | None:
         """The delayed scale that `value` is cast with; its amax enters the history. None under other recipes."""
         if not isinstance(self._recipe, DelayedScaling):

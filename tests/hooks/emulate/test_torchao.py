@@ -97,4 +97,4 @@ def test_a_tensor_of_zeros() -> None:
         layer = prepare(nn.Sequential(nn.Linear(16, 16)))
         x = torch.zeros(4, 16, requires_grad=True)
         (layer(x) * 0).sum().backward()
-        assert torch.equal(x.grad, torch.zeros(4, 16)) and layer(x).isfinite().all()
+        assert x.grad is not None and torch.equal(x.grad, torch.zeros(4, 16)) and layer(x).isfinite().all()
