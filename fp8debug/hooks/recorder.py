@@ -5,20 +5,21 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health, nonfinite_rows
-from fp8debug.hooks.rows import Measurement, RowMaker, dtype_word
+from fp8debug.hooks.rows import Measurement, RowMaker, dtype_word, scaling_amax
+from fp8debug.hooks.scales import InForce
 from fp8debug.hooks.tables import Batch
 from fp8debug.recipes import Recipe
-from fp8debug.replay import Moment
+from fp8debug.replay import Moment, ScaleInForce
 
 _NOWHERE: AbstractContextManager[object] = nullcontext()
 
@@ -32,14 +33,37 @@ class Observed:
     value: torch.Tensor
     gemm_dtype: torch.dtype
     moment: Moment
+    framework: Sequence[ScaleInForce] = ()
+    """Scales that the framework itself had in force for this pass."""
+
+
+class Facts(NamedTuple):
+    """What is known of a record as a whole, for who looks further into the tensor at once."""
+
+    seq: int
+    scales: list[InForce]
+    """In force, one for each recipe with one scale a tensor and format."""
+    amax: float
+    """Largest magnitude as scaling kernels see it: infinite where the tensor has an infinity."""
+    amin: float
+    """Smallest non-zero magnitude; 0 when there is none."""
 
 
 class Recorder:
     """Measures observed tensors; the rows wait in a `RowMaker` until the session flushes them."""
 
-    def __init__(self, engine: Engine, recipes: Sequence[Recipe], rolls: str, segment: int, rank: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        recipes: Sequence[Recipe],
+        rolls: str,
+        segment: int,
+        rank: int,
+        detail: Sequence[str] = (),
+    ) -> None:
         self._engine = engine
-        self._rows = RowMaker(engine, recipes, rolls, segment, rank)
+        self._rows = RowMaker(engine, recipes, rolls, segment, rank, detail)
+        self._has_details = bool(detail)
         self._segment = segment
         self._rank = rank
         self._seq = itertools.count()
@@ -53,8 +77,14 @@ class Recorder:
         """Rough memory held, in bytes."""
         return self._rows.n_bytes
 
-    def record(self, seen: Observed, *, sampled: bool, raw: bool) -> None:
-        """Take everything that is wanted of one tensor; nothing of it is kept afterwards."""
+    def record(self, seen: Observed, *, sampled: bool, raw: bool) -> Facts | None:
+        """Take everything that is wanted of one tensor; nothing of it is kept afterwards.
+
+        Returns:
+            What is known of it, when details were asked for and the step is sampled; of the training passes of the
+            first micro-batch, recomputed ones included. None for an empty tensor and for one that cannot be measured.
+        """
+        facts = None
         with self._lock, _outside_transforms():
             value = _unwrapped(seen.value).detach()
             self.fired.add(seen.layer)
@@ -64,13 +94,28 @@ class Recorder:
                 taken = self._measure(seq, seen, value, sampled)
             except UnsupportedDtype as error:
                 self._add_unsupported(seq, seen, str(error))
-                return
-            if taken.counted is not None and taken.counted.approx is not None:
-                self._rows.add_now(taken, value)
+                return None
+            at_once = sampled and self._has_details and seen.moment.microbatch == 0 and seen.moment.pass_ != "eval"
+            if at_once or (taken.counted is not None and taken.counted.approx is not None):
+                in_force = self._rows.add_now(taken, value)
+                if at_once and taken.health.n:
+                    facts = Facts(seq, in_force, scaling_amax(taken.health) or 0.0, taken.health.amin or 0.0)
             else:
                 self._rows.add_later(taken)
             if raw:
                 self._add_values(seq, seen, value)
+        return facts
+
+    def add_cells(
+        self, table: str, layer: str, tensor: str, moment: Moment, seq: int, cells: Iterable[tuple[Any, ...]]
+    ) -> None:
+        """Add rows about one record to `table`; `cells` are those after the record key, one tuple a row."""
+        key = self._rows.key(seq, layer, tensor, moment)
+        made = [(*key, *row) for row in cells]
+        with self._lock:
+            rows = self._rows.batch.rows[table]
+            for row in made:
+                rows.append(row)
 
     def event(
         self, kind: str, message: str, *, step: int | None, layer: str | None = None, tensor: str | None = None
@@ -103,7 +148,17 @@ class Recorder:
         rows = _nonfinite_rows(value, seen.gemm_dtype, health)
         shape = tuple(value.shape)
         return Measurement(
-            seq, seen.layer, seen.tensor, seen.moment, shape, value.dtype, seen.gemm_dtype, health, counted, rows
+            seq,
+            seen.layer,
+            seen.tensor,
+            seen.moment,
+            shape,
+            value.dtype,
+            seen.gemm_dtype,
+            health,
+            counted,
+            rows,
+            seen.framework,
         )
 
     def _add_values(self, seq: int, seen: Observed, value: torch.Tensor) -> None:

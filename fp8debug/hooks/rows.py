@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from fp8debug.formats import Format
+from fp8debug.hooks.details import DetailMaker, is_detailed
 from fp8debug.hooks.measure.engine import Counted, Engine
 from fp8debug.hooks.measure.health import Health
+from fp8debug.hooks.scales import InForce, ScaleBook, Sourced
 from fp8debug.hooks.tables import Batch
 from fp8debug.metrics import ErrorSums
-from fp8debug.recipes import CurrentScaling, Recipe
-from fp8debug.replay import Moment, ScaleInForce, ScaleSimulator
+from fp8debug.recipes import Recipe, TensorRecipe
+from fp8debug.replay import Moment, ScaleInForce
 
 
 class Measurement(NamedTuple):
@@ -36,15 +39,25 @@ class Measurement(NamedTuple):
     counted: Counted | None
     nonfinite_rows: tuple[int | None, int | None]
     """How many rows have a NaN or Inf, and the first of them."""
+    framework: Sequence[ScaleInForce] = ()
+    """Scales that the framework itself had in force."""
 
 
 class RowMaker:
     """Turns measurements into rows of a batch. Simulated histories live here: order matters."""
 
-    def __init__(self, engine: Engine, recipes: Sequence[Recipe], rolls: str, segment: int, rank: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        recipes: Sequence[Recipe],
+        rolls: str,
+        segment: int,
+        rank: int,
+        detail: Sequence[str] = (),
+    ) -> None:
         self._engine = engine
-        self._current = [r for r in recipes if isinstance(r, CurrentScaling)]
-        self._simulator = ScaleSimulator(recipes, rolls)
+        self._scales = ScaleBook(recipes, rolls)
+        self._details = DetailMaker(engine, recipes, detail)
         self._segment = segment
         self._rank = rank
         self._waiting: deque[Measurement] = deque()
@@ -62,10 +75,15 @@ class RowMaker:
         if taken.counted is not None:
             self._waiting_bytes += taken.counted.values.nbytes + taken.counted.counts.nbytes
 
-    def add_now(self, taken: Measurement, value: torch.Tensor) -> None:
-        """Make rows at once, with error sums straight from the FP32 or FP64 `value`; catches up first."""
+    def add_now(self, taken: Measurement, value: torch.Tensor) -> list[InForce]:
+        """Make rows at once, those included that need the `value`; catches up first.
+
+        Returns:
+            The scales in force, one for each recipe with one scale a tensor and format; empty for an empty tensor, and
+            when the record was not counted.
+        """
         self.catch_up()
-        self._add(taken, value)
+        return self._add(taken, value)
 
     def catch_up(self) -> None:
         """Make the rows of all that waits."""
@@ -84,29 +102,36 @@ class RowMaker:
         step, microbatch, call, pass_ = moment
         return (self._segment, step, microbatch, call, pass_, self._rank, layer, tensor, seq)
 
-    def _add(self, taken: Measurement, value: torch.Tensor | None) -> None:
+    def _add(self, taken: Measurement, value: torch.Tensor | None) -> list[InForce]:
         key = self.key(taken.seq, taken.layer, taken.tensor, taken.moment)
         health, counted = taken.health, taken.counted
         self.batch.rows["tensors"].append(_tensor_row(key, taken))
-        amax = _scaling_amax(health)
-        in_force = self._simulator.observe(taken.layer, taken.tensor, taken.moment, amax)
-        self._add_scale_rows(key, in_force)
-        if counted is not None and health.n:
-            self._add_errors(key, taken.tensor, value, amax, counted, in_force)
-            self.batch.histograms.append(
-                (self._segment, self._rank, taken.seq, _counted_word(taken.dtype)), counted.values, counted.counts
-            )
+        amax = scaling_amax(health)
+        observed = self._scales.observe(taken.layer, taken.tensor, taken.moment, amax, taken.framework)
+        self._add_scale_rows(key, observed)
+        if counted is None or not health.n:
+            return []
+        sourced = self._scales.in_force(taken.tensor, amax or 0.0, observed)
+        self._add_errors(key, value if counted.approx is not None else None, counted, sourced)
+        self.batch.histograms.append(
+            (self._segment, self._rank, taken.seq, _counted_word(taken.dtype)), counted.values, counted.counts
+        )
+        in_force = [s.in_force for s in sourced]
+        if value is not None and is_detailed(taken.moment):
+            finite_amax = health.amax or 0.0
+            self._details.add(self.batch, key, taken.tensor, value, taken.gemm_dtype, finite_amax, in_force)
+        return in_force
 
-    def _add_scale_rows(self, key: tuple[Any, ...], in_force: Sequence[ScaleInForce]) -> None:
+    def _add_scale_rows(self, key: tuple[Any, ...], observed: Sequence[tuple[ScaleInForce, str]]) -> None:
         rows = self.batch.rows["scales"]
-        for s in in_force:
+        for s, source in observed:
             rows.append(
                 (
                     *key,
                     s.recipe,
                     s.fmt.name,
                     s.alternate,
-                    "simulated",
+                    source,
                     "rank",
                     s.scale,
                     s.scale_inv,
@@ -121,28 +146,35 @@ class RowMaker:
             )
 
     def _add_errors(
-        self,
-        key: tuple[Any, ...],
-        tensor: str,
-        value: torch.Tensor | None,
-        amax: float | None,
-        counted: Counted,
-        in_force: Sequence[ScaleInForce],
+        self, key: tuple[Any, ...], value: torch.Tensor | None, counted: Counted, sourced: Sequence[Sourced]
     ) -> None:
-        wanted: list[tuple[str, Format, bool, str, np.float32]] = [
-            (recipe.text, fmt, alternate, "record", recipe.scale(amax or 0.0, fmt))
-            for recipe in self._current
-            for fmt, alternate in recipe.formats_for(tensor)
-        ]
-        wanted += [(s.recipe, s.fmt, s.alternate, "rank", s.scale) for s in in_force if s.scale is not None]
-        requests = [(scale, fmt) for _, fmt, _, _, scale in wanted]
-        if value is None:
-            sums = self._engine.error_sums(counted.values, counted.counts, requests)
-        else:
-            sums = self._engine.tensor_error_sums(value, requests, counted)
+        known = [s for s in sourced if s.in_force.scale is not None]
         rows = self.batch.rows["errors"]
-        for (recipe, fmt, alternate, scope, scale), s in zip(wanted, sums, strict=True):
-            rows.append((*key, recipe, fmt.name, alternate, "simulated", scope, scale, *_sum_cells(s), counted.approx))
+        for ((recipe, fmt, alternate, scale), source, scope), sums in zip(
+            known, self._error_sums(value, counted, [s.in_force for s in known]), strict=True
+        ):
+            head = (recipe.text, fmt.name, alternate, source, scope, scale)
+            rows.append((*key, *head, *_sum_cells(sums), counted.approx))
+
+    def _error_sums(self, value: torch.Tensor | None, counted: Counted, in_force: Sequence[InForce]) -> list[ErrorSums]:
+        """Sums for each scale, which is known; of the elements of `value` where there is one, else of the histogram."""
+        health = counted.health
+        amax, amin = scaling_amax(health) or 0.0, health.amin or 0.0
+        found: dict[int, ErrorSums] = {}
+        requests: dict[int, tuple[np.float32, Format]] = {}
+        for i, (recipe, fmt, _, scale) in enumerate(in_force):
+            if isinstance(recipe, TensorRecipe) and not recipe.is_plain:
+                quantize = partial(recipe.round, amax=amax, amin=amin, fmt=fmt)
+                found[i] = self._engine.rounded_sums(counted, quantize, value)
+            elif scale is not None:
+                requests[i] = (scale, fmt)
+        wanted = list(requests.values())
+        if value is None:
+            sums = self._engine.error_sums(counted.values, counted.counts, wanted)
+        else:
+            sums = self._engine.tensor_error_sums(value, wanted, counted)
+        found |= zip(requests, sums, strict=True)
+        return [found[i] for i in range(len(in_force))]
 
 
 def _tensor_row(key: tuple[Any, ...], taken: Measurement) -> tuple[Any, ...]:
@@ -170,7 +202,7 @@ def _tensor_row(key: tuple[Any, ...], taken: Measurement) -> tuple[Any, ...]:
     )
 
 
-def _scaling_amax(health: Health) -> float | None:
+def scaling_amax(health: Health) -> float | None:
     """The amax as the scaling kernels see it: an Inf is seen, a NaN is dropped; None when it was not measured."""
     if health.amax is None:
         return None

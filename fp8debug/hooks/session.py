@@ -72,7 +72,7 @@ class Session:
         self._backend = backend
         self._say = say
         self._rank = rank
-        self._recorder = Recorder(engine, plan.recipes, plan.options.rolls, segment=0, rank=rank)
+        self._recorder = Recorder(engine, plan.recipes, plan.options.rolls, 0, rank, plan.options.detail)
         self._writer = PartWriter(run_dir, rank)
         self._weights_seen: set[tuple[str, int]] = set()
         self._n_steps = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,8 +14,12 @@ from fp8debug.hooks.measure.codes import UnsupportedDtype
 from fp8debug.hooks.measure.health import Health
 
 if TYPE_CHECKING:
-    from fp8debug.formats import Format
+    from fp8debug.formats import BoolArray, Float32Array, Format
+    from fp8debug.hooks.measure.blocks import BlockSums
+    from fp8debug.hooks.measure.channels import AxisSums
+    from fp8debug.hooks.measure.strips import Strip
     from fp8debug.metrics import ErrorSums
+    from fp8debug.recipes import BlockRecipe
 
 __all__ = ["Counted", "Engine", "UnsupportedDtype"]
 
@@ -66,3 +70,35 @@ class Engine(Protocol):
 
         The `low_` sums are those of the BF16-rounded histogram; pass `counted` if it is at hand.
         """
+
+    def rounded_sums(
+        self,
+        counted: Counted,
+        quantize: Callable[[Float32Array], tuple[Float32Array, BoolArray]],
+        t: torch.Tensor | None = None,
+    ) -> ErrorSums:
+        """Return the error sums of any way to quantise, over a histogram or, where `t` is given, its FP32 elements.
+
+        `quantize` takes FP32 values and returns what becomes of them, and which round beyond the largest finite value.
+        The `low_` sums are those of the histogram.
+        """
+
+    def block_sums(
+        self,
+        strip: Strip,
+        recipe: BlockRecipe,
+        tensor: str,
+        fmt: Format,
+        tensor_amax: float,
+        rng: np.random.Generator | None,
+    ) -> BlockSums:
+        """Return what one strip loses under a block recipe, equal to sums over `fp8debug.blocks.quantize_blocks`.
+
+        `tensor_amax` is the largest magnitude of the whole tensor; `rng` is asked where the recipe rounds `tensor`
+        stochastically.
+        """
+
+    def add_channels(
+        self, x: Float32Array, requests: Sequence[tuple[np.float32, Format]], lines: AxisSums, columns: AxisSums
+    ) -> None:
+        """Add an FP32 matrix, (lines, columns), to the sums of its lines and columns, for each (scale, format)."""

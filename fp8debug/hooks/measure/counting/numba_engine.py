@@ -11,15 +11,19 @@ import numpy.typing as npt
 import torch
 
 from fp8debug.hooks.measure import codes, layout
-from fp8debug.hooks.measure.counting import extremes, histogram, sums
+from fp8debug.hooks.measure.counting import extremes, histogram, placed, sums
 from fp8debug.hooks.measure.counting.scratch import Scratch
 from fp8debug.hooks.measure.counting.torch_ops import TorchEngine
 from fp8debug.hooks.measure.engine import Counted
 from fp8debug.hooks.measure.health import EMPTY, Health
 
 if TYPE_CHECKING:
-    from fp8debug.formats import Format
+    from fp8debug.formats import Float32Array, Format
+    from fp8debug.hooks.measure.blocks import BlockSums
+    from fp8debug.hooks.measure.channels import AxisSums
+    from fp8debug.hooks.measure.strips import Strip
     from fp8debug.metrics import ErrorSums
+    from fp8debug.recipes import BlockRecipe
 
 
 class NumbaEngine(TorchEngine):
@@ -68,6 +72,26 @@ class NumbaEngine(TorchEngine):
     ) -> list[ErrorSums]:
         """Return the error sums of a histogram for each (scale, format)."""
         return sums.of_histogram(values, counts, requests)
+
+    def block_sums(
+        self,
+        strip: Strip,
+        recipe: BlockRecipe,
+        tensor: str,
+        fmt: Format,
+        tensor_amax: float,
+        rng: np.random.Generator | None,
+    ) -> BlockSums:
+        """Return the sums of one strip; see Engine."""
+        if recipe.rounds_stochastically(tensor) or not placed.fits(strip, recipe.tile(tensor)):
+            return super().block_sums(strip, recipe, tensor, fmt, tensor_amax, rng)
+        return placed.block_sums(strip, recipe, tensor, fmt, tensor_amax)
+
+    def add_channels(
+        self, x: Float32Array, requests: Sequence[tuple[np.float32, Format]], lines: AxisSums, columns: AxisSums
+    ) -> None:
+        """Add one strip to the sums of its lines and columns; see Engine."""
+        placed.add_channels(x, requests, lines, columns)
 
     def _element_sums(self, t: torch.Tensor, requests: Sequence[tuple[np.float32, Format]]) -> list[ErrorSums]:
         blocks = layout.flat_blocks(layout.storage_order(t), aligned=False)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fp8debug.formats import fake_quantize, overflows
 from fp8debug.hooks.measure import checksum, codes, layout
+from fp8debug.hooks.measure.counting import numpy_placed
 from fp8debug.hooks.measure.engine import Counted
 from fp8debug.hooks.measure.health import EMPTY, Health
 from fp8debug.metrics import ErrorSums, RankedHistogram
-from fp8debug.recipes import scale_inv
+from fp8debug.recipes import scaled_cast
 
 if TYPE_CHECKING:
-    from fp8debug.formats import Format
+    from fp8debug.formats import BoolArray, Float32Array, Format
+    from fp8debug.hooks.measure.blocks import BlockSums
+    from fp8debug.hooks.measure.channels import AxisSums
+    from fp8debug.hooks.measure.strips import Strip
+    from fp8debug.recipes import BlockRecipe
 
 CHUNK = 1 << 18
 """Elements of one temporary on the CPU: small enough to stay in a cache."""
@@ -95,13 +100,48 @@ class TorchEngine:
             for e, b in zip(exact, low, strict=True)
         ]
 
+    def rounded_sums(
+        self,
+        counted: Counted,
+        quantize: Callable[[Float32Array], tuple[Float32Array, BoolArray]],
+        t: torch.Tensor | None = None,
+    ) -> ErrorSums:
+        """Return the error sums of any way to quantise; see Engine."""
+        histogram = RankedHistogram(counted.values, counted.counts)
+        low = histogram.sums_of(*quantize(histogram.values))
+        if t is None:
+            return low
+        exact = ErrorSums()
+        with torch.no_grad():
+            for chunk in cpu_chunks(t.detach().cpu()):
+                add_elements(exact, chunk.to(torch.float32).numpy(), quantize)
+        return replace(exact, n_low=low.n_low, low_sum_x2=low.low_sum_x2, low_sum_err2=low.low_sum_err2)
+
+    def block_sums(
+        self,
+        strip: Strip,
+        recipe: BlockRecipe,
+        tensor: str,
+        fmt: Format,
+        tensor_amax: float,
+        rng: np.random.Generator | None,
+    ) -> BlockSums:
+        """Return the sums of one strip; see Engine."""
+        return numpy_placed.block_sums(strip, recipe, tensor, fmt, tensor_amax, rng)
+
+    def add_channels(
+        self, x: Float32Array, requests: Sequence[tuple[np.float32, Format]], lines: AxisSums, columns: AxisSums
+    ) -> None:
+        """Add one strip to the sums of its lines and columns; see Engine."""
+        numpy_placed.add_channels(x, requests, lines, columns)
+
     def _element_sums(self, t: torch.Tensor, requests: Sequence[tuple[np.float32, Format]]) -> list[ErrorSums]:
         """Sum over the elements of a CPU tensor; the low_ sums are left at 0."""
         found = [ErrorSums() for _ in requests]
         for chunk in cpu_chunks(t):
             x32 = chunk.to(torch.float32).numpy()
             for (scale, fmt), sums in zip(requests, found, strict=True):
-                add_elements(sums, x32[np.isfinite(x32)], scale, fmt)
+                add_elements(sums, x32, partial(scaled_cast, scale=scale, fmt=fmt))
         return found
 
 
@@ -148,18 +188,22 @@ def _statistics(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([number.to(torch.float64) for number in (*counts, amin, magnitude.amax())])
 
 
-def add_elements(sums: ErrorSums, x32: npt.NDArray[np.float32], scale: np.float32, fmt: Format) -> None:
-    """Add finite FP32 elements, (n,), to sums of one scale and format; the low_ sums are left alone."""
+def add_elements(
+    sums: ErrorSums,
+    x32: npt.NDArray[np.float32],
+    quantize: Callable[[npt.NDArray[np.float32]], tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]],
+) -> None:
+    """Add the finite ones of FP32 elements, (n,), to sums of one way to quantise; the low_ sums are left alone."""
+    x32 = x32[np.isfinite(x32)]
     sums.n += x32.size
     x32 = x32[x32 != 0]
+    q32, beyond = quantize(x32)
     with np.errstate(all="ignore"):
-        scaled = x32 * scale
-        q32 = fake_quantize(scaled, fmt) * scale_inv(scale)
         x, q = x32.astype(np.float64), q32.astype(np.float64)
         error = x - q
     sums.n_nonzero += x.size
     sums.n_underflow += int(np.count_nonzero(q32 == 0))
-    sums.n_overflow += int(np.count_nonzero(overflows(scaled, fmt)))
+    sums.n_overflow += int(np.count_nonzero(beyond))
     sums.sum_x2 += float(x @ x)
     sums.sum_q2 += float(q @ q)
     sums.sum_xq += float(x @ q)
