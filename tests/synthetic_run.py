@@ -13,9 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fp8debug.blocks import GEMMS, gemm_of, oriented, quantize_blocks, rotate
 from fp8debug.formats import FORMATS
 from fp8debug.metrics import error_sums
-from fp8debug.recipes import CurrentScaling, scale_inv
+from fp8debug.recipes import BlockRecipe, CurrentScaling, Recipe, TensorRecipe, parse_recipe, scale_inv
 from fp8debug.rundir import LayerInfo, Manifest, RunDir
 from fp8debug.schema import TABLES, Column
 
@@ -123,6 +124,36 @@ class SyntheticRun:
         """Add one row of `blocks`, `channels` or `gemms` to the record `seq`; columns not given are NULL."""
         self._put(table, self._keys[seq], cells)
 
+    def add_linear(
+        self,
+        layer: str,
+        *,
+        step: int,
+        recipes: tuple[str, ...],
+        x: npt.NDArray[np.float32],
+        w: npt.NDArray[np.float32],
+        dy: npt.NDArray[np.float32],
+        sampled: bool = True,
+    ) -> None:
+        """Add x, w and dy of one pass: records, `blocks` under block recipes, `gemms` under all `recipes`."""
+        tensors = {"x": x, "w": w, "dy": dy}
+        seqs = {tensor: self.add(layer, tensor, value, step=step, sampled=sampled) for tensor, value in tensors.items()}
+        for recipe in map(parse_recipe, recipes) if sampled else ():
+            operands = {
+                (tensor, orientation): _Operand.under(recipe, tensor, orientation, tensors[tensor])
+                for gemm in GEMMS.values()
+                for tensor, orientation in gemm
+            }
+            for (tensor, orientation), operand in operands.items():
+                if isinstance(recipe, BlockRecipe):
+                    self.add_detail("blocks", seqs[tensor], recipe=recipe.text, fmt=operand.fmt, alternate=False,
+                                    orientation=orientation, gemm=gemm_of(tensor, orientation), sample="all",
+                                    **operand.block_cells())  # fmt: skip
+            for gemm, (first, second) in GEMMS.items():
+                self.add_detail("gemms", seqs[first[0]], gemm=gemm, recipe=recipe.text, fmt=operands[first].fmt,
+                                other_fmt=operands[second].fmt, alternate=False, accumulation="exact", sample="all",
+                                **_gemm_cells(operands[first], operands[second]))  # fmt: skip
+
     def add_row(self, table: str, **cells: Any) -> None:
         """Add one row as it is; columns not given are NULL, segment and rank are 0."""
         self._put(table, {"segment": 0, "rank": 0}, cells)
@@ -146,6 +177,51 @@ class SyntheticRun:
         unknown = row.keys() - set(TABLES[table].column_names)
         assert not unknown, f"{table} has no column {unknown}"
         self._rows[table, row["rank"]].append(row)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A GEMM operand before and after quantisation, the contracted axis last."""
+
+    fmt: str
+    x: npt.NDArray[np.float64]
+    q: npt.NDArray[np.float64]
+    beyond: npt.NDArray[np.bool_]
+    scales: npt.NDArray[np.float32]
+
+    @classmethod
+    def under(cls, recipe: Recipe, tensor: str, orientation: str, value: npt.NDArray[np.float32]) -> _Operand:
+        x, fmt = oriented(value, orientation), recipe.formats_for(tensor)[0][0]
+        if isinstance(recipe, BlockRecipe):
+            if recipe.rotates(tensor, orientation):
+                x = rotate(x)
+            blocks = quantize_blocks(x, recipe, tensor, fmt)
+            q, beyond, scales = blocks.values, blocks.beyond, blocks.factors.encode
+        else:
+            assert isinstance(recipe, TensorRecipe)
+            q, beyond = recipe.round(x, _amax(x), 0.0, fmt)
+            scales = np.array([recipe.scale(_amax(x), fmt)])
+        return cls(fmt.name, x.astype(np.float64), q.astype(np.float64), beyond, scales)
+
+    def block_cells(self) -> dict[str, Any]:
+        x, q = self.x, self.q
+        return {
+            "n_total": x.size, "n": x.size, "n_nonzero": int((x != 0).sum()),
+            "n_underflow": int(((x != 0) & (q == 0)).sum()), "n_overflow": int(self.beyond.sum()),
+            "sum_x2": (x * x).sum(), "sum_q2": (q * q).sum(), "sum_xq": (x * q).sum(),
+            "sum_err2": ((x - q) ** 2).sum(), "n_blocks": self.scales.size, "n_zero_blocks": 0,
+            "n_nonfinite_blocks": 0, "n_saturated_blocks": 0, "scale_min": self.scales.min(),
+            "scale_median": np.median(self.scales), "scale_max": self.scales.max(),
+        }  # fmt: skip
+
+
+def _gemm_cells(a: _Operand, b: _Operand) -> dict[str, Any]:
+    y, q = a.x @ b.x.T, a.q @ b.q.T
+    return {
+        "n_rows": y.shape[0], "n_columns": y.shape[1], "depth": a.x.shape[1], "n": y.size, "n_nonfinite": 0,
+        "sum_y2": (y * y).sum(), "sum_q2": (q * q).sum(), "sum_yq": (y * q).sum(), "sum_err2": ((y - q) ** 2).sum(),
+        "sum_x2w2": ((a.x**2) @ (b.x**2).T).sum(),
+    }  # fmt: skip
 
 
 def layer_info(name: str) -> LayerInfo:

@@ -41,6 +41,7 @@ def test_values(sweep: str, values: tuple[str, ...]) -> None:
         ("margin=1:", "expected NAME=FIRST:LAST"),
         ("margin=a:b", "expected NAME=FIRST:LAST"),
         ("margin=1:2:3:4", "expected NAME=FIRST:LAST"),
+        ("margin=0-4", "expected NAME=FIRST:LAST"),
         ("margin=1,,2", "expected NAME=FIRST:LAST"),
         ("margin=4:0", "the range is empty"),
         ("margin=0:4:0", "the range is empty"),

@@ -40,6 +40,12 @@ class Values:
         x.reshape(-1)[::10] *= 1e-7
         return self._bf16(x)
 
+    def mixed(self, number: int, shape: tuple[int, int]) -> Array:
+        """N(0, 1) in another order for each number: matrices that know nothing of each other."""
+        n = shape[0] * shape[1]
+        bell = np.array([NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)])
+        return self._bf16(bell[(np.arange(n) * (2 * number + 3) ** 3 + 7 * number) % n].reshape(shape))
+
     def _bf16(self, x: npt.NDArray[Any]) -> Array:
         result: Array = self._module.as_bfloat16(x)
         return result
@@ -98,6 +104,31 @@ def write_healthy(module: ModuleType, path: Path, steps: range = SAMPLED_STEPS, 
                 scale = ideal_scale(x, "E5M2" if tensor == "dy" else "E4M3")
                 run.add(layer, tensor, x, step=step, scales=(module.ForcedScale(scale, source="simulated"),))
     _add_steps(run, steps.stop)
+    written: Path = run.write()
+    return written
+
+
+def write_recipes(module: ModuleType, path: Path) -> Path:
+    """Three layers recorded under current scaling, MXFP8 and NVFP4 for 20 steps, sampled at 0, 17 and 19.
+
+    x of blocks.1.fc1 has a channel 2^17 times as large as the others, and the weights that read it are as much smaller;
+    all of it is four times as large in the last step, which no history knows.
+    """
+    recipes = ("current", "mxfp8", "nvfp4")
+    values = Values(module)
+    layers = [module.layer_info(name) for name in LAYERS[:3]]
+    run = module.SyntheticRun(path, layers=layers, **_about(recipes=[*recipes, "delayed"]))
+    shapes = {"x": (16, 128), "w": (32, 128), "dy": (16, 32)}
+    for step in range(20):
+        for place, layer in enumerate(LAYERS[:3]):
+            x, w, dy = (values.mixed(3 * place + i, shape) for i, shape in enumerate(shapes.values()))
+            if layer == "blocks.1.fc1":
+                x[:, 5] *= 2.0**17
+                w[:, 5] *= 2.0**-17
+                x *= 4.0 if step == 19 else 1.0
+            run.add_linear(layer, step=step, recipes=recipes, x=x, w=w * np.float32(2.0**-6),
+                           dy=dy * np.float32(2.0**-11), sampled=step in (0, 17, 19))  # fmt: skip
+    _add_steps(run, 20)
     written: Path = run.write()
     return written
 

@@ -22,6 +22,8 @@ class Note:
     """not_recorded | gemms_not_recorded | sample | approx | warm_up | history | not_finite | no_histogram | payload |
     ranks"""
     message: str
+    command: str | None = None
+    """What would record the missing."""
 
 
 def notes(
@@ -61,8 +63,9 @@ def nothing_known(
             f"no tensor was sampled in {run.path}, so there is no histogram to answer from; record one with "
             "`fp8debug attach --every 1 ...` or `--first 20`"
         )
-    reasons = [note.message for note in notes(run, recipes, selection, (), (), n_incomplete)]
-    return Fp8DebugError(f"nothing is known of {_some([r.text for r in recipes])} in this run: {'; '.join(reasons)}")
+    known = list(notes(run, recipes, selection, (), (), n_incomplete))
+    reasons = "; ".join(note.message + (f": `{note.command}`" if note.command else "") for note in known)
+    return Fp8DebugError(f"nothing is known of {_some([r.text for r in recipes])} in this run: {reasons}")
 
 
 def _blocks_missing(recipes: Sequence[Recipe], operands: Sequence[OperandErrors]) -> list[str]:
@@ -71,15 +74,13 @@ def _blocks_missing(recipes: Sequence[Recipe], operands: Sequence[OperandErrors]
 
 
 def _not_recorded(run: Run, missing: Sequence[str]) -> Iterator[Note]:
-    if not missing:
-        return
-    have = _recorded(run, "blocks")
-    has = f"this run has {_some(have)}" if have else "this run has none"
-    yield Note(
-        "not_recorded",
-        f"{_some(missing)} {_was(missing)} not recorded, and a histogram does not say which values share a block "
-        f"({has}); record {'it' if len(missing) == 1 else 'them'} with `{_attach(run, 'blocks', missing)}`",
-    )
+    if missing:
+        yield Note(
+            "not_recorded",
+            f"{_some(missing)} {'was' if len(missing) == 1 else 'were'} not recorded ({_has(run, 'blocks')}), and a "
+            "histogram does not say which values share a block",
+            _attach(run, "blocks", missing),
+        )
 
 
 def _gemms_not_recorded(
@@ -87,15 +88,12 @@ def _gemms_not_recorded(
 ) -> Iterator[Note]:
     known = {entry.recipe for entry in gemms}
     missing = [text for text in wanted if text not in known]
-    if not missing or not _GEMM_TENSORS & set(selection.tensors):
-        return
-    have = _recorded(run, "gemms")
-    has = f"this run has {_some(have)}" if have else "this run has none"
-    yield Note(
-        "gemms_not_recorded",
-        f"results of GEMMs under {_some(missing)} were not recorded ({has}); record them with "
-        f"`{_attach(run, 'gemms', missing)}`",
-    )
+    if missing and _GEMM_TENSORS & set(selection.tensors):
+        yield Note(
+            "gemms_not_recorded",
+            f"results of GEMMs under {_some(missing)} were not recorded ({_has(run, 'gemms')})",
+            _attach(run, "gemms", missing),
+        )
 
 
 def _left_out(run: Run, n_incomplete: Mapping[str, int]) -> Iterator[Note]:
@@ -177,17 +175,16 @@ def _inexact(operands: Sequence[OperandErrors], gemms: Sequence[GemmErrors]) -> 
         )
 
 
-def _recorded(run: Run, table: str) -> list[str]:
-    return [row[0] for row in run.sql(f"select distinct recipe from {table} order by recipe").fetchall()]
+def _has(run: Run, table: str) -> str:
+    recorded = [row[0] for row in run.sql(f"select distinct recipe from {table} order by recipe").fetchall()]
+    return f"this run has {_some(recorded) if recorded else 'none'}"
 
 
 def _attach(run: Run, detail: str, recipes: Sequence[str]) -> str:
     """The command that records them; what is recorded by default need not be asked for."""
     details = run.manifest.options.get("detail", (detail,))
-    wanted = [*details, detail] if detail not in details else []
-    words = [f"--detail {','.join(wanted)}"] if wanted else []
-    words += [f"--recipe {recipe}" for recipe in recipes[:3]] + (["(and so on)"] if len(recipes) > 3 else [])
-    return " ".join(["fp8debug attach", *words, "..."])
+    words = [] if detail in details else [f"--detail {','.join([*details, detail])}"]
+    return " ".join(["fp8debug attach", *words, *(f"--recipe {recipe}" for recipe in recipes[:3]), "..."])
 
 
 def _some(names: Sequence[str]) -> str:
@@ -195,10 +192,6 @@ def _some(names: Sequence[str]) -> str:
     if len(names) > 3:
         return f"{', '.join(shown)} and {len(names) - 3} more"
     return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else "".join(shown)
-
-
-def _was(names: Sequence[str]) -> str:
-    return "was" if len(names) == 1 else "were"
 
 
 def _distinct(names: Iterable[str]) -> list[str]:

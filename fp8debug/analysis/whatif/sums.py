@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +42,7 @@ from histogram_sums('whatif_scales') as s
 join whatif_scales using (id)
 """
 _BINS = """
-select record, tensor, amax, amin, value, count
+select record, value, count
 from stored.histograms
 join whatif_records using (segment, rank, seq)
 where counted = 'high' and record between $first and $last
@@ -74,36 +76,30 @@ def _insert_scaled(run: Run, rows: Sequence[ScaleRow]) -> None:
 
 
 def _insert_rounded(run: Run, recipes: Sequence[TensorRecipe], n_records: int) -> None:
+    seen = run.sql("select tensor, amax, amin from whatif_records order by record").fetchall()
     rows: list[tuple[object, ...]] = []
-    for record, tensor, amax, amin, histogram in _histograms(run, n_records):
+    for record, histogram in _histograms(run, n_records):
+        tensor, amax, amin = seen[record]
         for recipe in recipes:
             fmt = recipe.formats_for(tensor)[0][0]
-            sums = histogram.sums_of(*recipe.round(histogram.values, amax, amin, fmt))
-            rows.append((record, recipe.text, fmt.name, None, None, *astuple(sums)))
+            rounded = recipe.round(histogram.values, math.nan if amax is None else amax, amin or 0.0, fmt)
+            rows.append((record, recipe.text, fmt.name, None, None, *astuple(histogram.sums_of(*rounded))))
     if rows:
         columns = ", ".join(f"unnest(${name}::{kind}[])" for name, kind in _TYPES.items())
         given = {name: list(column) for name, column in zip(_TYPES, zip(*rows, strict=True), strict=True)}
         run.prepare("").execute(f"insert into whatif_sums select {columns}", given)
 
 
-def _histograms(run: Run, n_records: int) -> Iterator[tuple[int, str, float, float, RankedHistogram]]:
-    """(record, tensor, amax, amin, histogram), a bounded number of them in memory at a time."""
+def _histograms(run: Run, n_records: int) -> Iterator[tuple[int, RankedHistogram]]:
+    """(record, histogram), a bounded number of them in memory at a time."""
     for first in range(0, n_records, _BATCH_RECORDS):
         columns = run.sql(_BINS, first=first, last=first + _BATCH_RECORDS - 1).fetchnumpy()
-        record = _plain(columns["record"])
+        record, value, count = (_plain(columns[name]) for name in ("record", "value", "count"))
         starts = np.flatnonzero(np.diff(record, prepend=-1))
         for start, stop in zip(starts, [*starts[1:], len(record)], strict=True):
-            values, counts = _plain(columns["value"])[start:stop], _plain(columns["count"])[start:stop]
-            amax, amin = columns["amax"][start], columns["amin"][start]
-            yield (
-                int(record[start]),
-                str(columns["tensor"][start]),
-                float("nan") if np.ma.is_masked(amax) else float(amax),
-                0.0 if np.ma.is_masked(amin) else float(amin),
-                RankedHistogram(values, counts),
-            )
+            yield int(record[start]), RankedHistogram(value[start:stop], count[start:stop])
 
 
-def _plain(column: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+def _plain(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A column without NULLs, as an array that is none of numpy's masked ones."""
     return np.ascontiguousarray(np.ma.getdata(column))

@@ -40,7 +40,7 @@ def parse_sweep(text: str) -> Sweep:
     if found is not None:
         return Sweep(name, _range(text, *found.groups()))
     values = tuple(value.strip() for value in rest.split(","))
-    if ":" in rest or not all(values):
+    if ":" in rest or re.fullmatch(r"\d+-\d+", rest) or not all(values):
         raise UsageError(f"--sweep {text!r}: {_EXPECTED}")
     return Sweep(name, values)
 

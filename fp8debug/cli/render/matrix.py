@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fp8debug.cli.render.stream import Looks
@@ -75,22 +75,20 @@ def _packed(groups: Sequence[Group], width: int) -> Iterator[list[Group]]:
 def _table(corner: str, names: Sequence[str], name_width: int, groups: Sequence[Group], looks: Looks) -> Iterator[str]:
     titles = [pad(group.title, group.width, right=True) for group in groups]
     yield looks.dim(_line("", name_width, titles))
-    heads = [[Cell(head) for head in group.heads] for group in groups]
-    yield looks.dim(_line(corner, name_width, _cells(groups, lambda i: heads[i], Looks())))
+    heads = [_cells(group, [Cell(head) for head in group.heads], Looks()) for group in groups]
+    yield looks.dim(_line(corner, name_width, heads))
     for row, name in enumerate(names):
-        if display_width(name) > name_width:
+        is_short = display_width(name) <= name_width
+        if not is_short:
             yield " " * _INDENT + name
-            name = ""
-        yield _line(name, name_width, _cells(groups, lambda i, row=row: groups[i].rows[row], looks))
+        cells = [_cells(group, group.rows[row], looks) for group in groups]
+        yield _line(name if is_short else "", name_width, cells)
 
 
-def _cells(groups: Sequence[Group], cells_of: Callable[[int], Sequence[Cell]], looks: Looks) -> list[str]:
-    texts = []
-    for i, group in enumerate(groups):
-        text = " ".join(cell.shown(width, looks) for cell, width in zip(cells_of(i), group.widths, strict=True))
-        blanks = group.width - sum(group.widths) - len(group.widths) + 1
-        texts.append(" " * blanks + text)
-    return texts
+def _cells(group: Group, cells: Sequence[Cell], looks: Looks) -> str:
+    widths = group.widths
+    text = " ".join(cell.shown(width, looks) for cell, width in zip(cells, widths, strict=True))
+    return " " * (group.width - sum(widths) - len(widths) + 1) + text
 
 
 def _line(name: str, name_width: int, texts: Sequence[str]) -> str:

@@ -51,10 +51,15 @@ def _head(answer: WhatIf, looks: Looks, run_path: str) -> Iterator[str]:
         yield from wrap(f"{count(answer.n_histograms, 'histogram')} of {layers}{steps}.", looks.width)
     names = {fmt: healthy for entry in answer.operands for fmt, healthy in [(entry.fmt, entry.healthy_sqnr_db)]}
     healthy = [f"{value:.1f} dB in {fmt}" for fmt, value in names.items() if fmt in FORMATS]
-    common = _common_formats(answer.operands)
-    formats = f"{listed([f'{tensor} in {fmt}' for tensor, fmt in common.items()])}. " if common else ""
     if healthy:
+        formats = _told(_common_formats(answer.operands))
         yield from wrap(f"{formats}A healthy SQNR is {listed(healthy)}; a healthy gain is 1.", looks.width)
+
+
+def _told(formats: dict[str, str]) -> str:
+    tensors = {fmt: [tensor for tensor, name in formats.items() if name == fmt] for fmt in formats.values()}
+    text = ", ".join(f"{listed(names)} in {fmt}" for fmt, names in tensors.items())
+    return f"{text}. " if text else ""
 
 
 def _steps(steps: Sequence[int]) -> str:
@@ -69,7 +74,11 @@ def _notes(answer: WhatIf, looks: Looks) -> Iterator[str]:
     if answer.notes:
         yield looks.bold("NOTES")
         for note in answer.notes:
-            yield from wrap(f"- {with_full_stop(escape(note.message))}", looks.width, hanging="  ")
+            message = escape(note.message)
+            text = f"{message}; this records it:" if note.command else with_full_stop(message)
+            yield from wrap(f"- {text}", looks.width, hanging="  ")
+            if note.command:
+                yield f"    {escape(note.command)}"
 
 
 def _next(looks: Looks, run_path: str, per_layer: bool) -> Iterator[str]:
@@ -127,8 +136,11 @@ def _figures(
     by_gemm = {(entry.recipe, entry.accumulation, entry.gemm): entry for entry in gemms}
     known = {recipe for recipe, *_ in (*by_operand, *by_gemm)}
     recipes = [recipe for recipe in answer.recipes if recipe in known]
-    first, *others = _operand_groups(recipes, answer.tensors, by_operand, whole=whole)
-    groups = [first, *_gemm_groups(recipes, by_gemm), *others]
+    groups = [
+        *_precision(recipes, answer.tensors, by_operand),
+        *_gemm_groups(recipes, by_gemm),
+        *_losses(recipes, answer.tensors, by_operand, whole=whole),
+    ]
     yield from matrix_lines("recipe", [escape(recipe) for recipe in recipes], groups, looks)
 
 
@@ -136,28 +148,37 @@ _ByOperand = dict[tuple[str, str], OperandErrors]
 _ByGemm = dict[tuple[str, str, str], GemmErrors]
 
 
-def _operand_groups(
-    recipes: Sequence[str], tensors: Sequence[str], entries: _ByOperand, *, whole: bool
-) -> Iterator[Group]:
-    def group(title: str, cell: Callable[[OperandErrors], Cell]) -> Group:
-        rows = tuple(
-            tuple(cell(entries[recipe, tensor]) if (recipe, tensor) in entries else _UNKNOWN for tensor in tensors)
-            for recipe in recipes
-        )
-        return Group(title, tuple(tensors), rows)
-
+def _precision(recipes: Sequence[str], tensors: Sequence[str], entries: _ByOperand) -> Iterator[Group]:
     if not _common_formats(entries.values()):
-        yield group("format", lambda entry: Cell(entry.fmt))
-    yield group("SQNR, dB", lambda entry: _decibels(entry.sqnr_db, entry))
-    for title, cell in (
-        ("smallest 99 %, dB", lambda entry: _decibels(entry.sqnr_low_db, entry)),
-        ("become zero, %", lambda entry: _share(entry.underflow, _MANY)),
-        ("clipped, %", lambda entry: _share(entry.overflow, _CLIPPED)),
-        ("gain", _gain),
-    ):
-        made = group(title, cell)
-        if whole or any(cell.is_bad or cell.is_odd for row in made.rows for cell in row):
-            yield made
+        yield _group("format", recipes, tensors, entries, lambda entry: Cell(entry.fmt))
+    yield _group("SQNR, dB", recipes, tensors, entries, lambda entry: _decibels(entry.sqnr_db, entry))
+
+
+def _losses(recipes: Sequence[str], tensors: Sequence[str], entries: _ByOperand, *, whole: bool) -> Iterator[Group]:
+    cells: dict[str, Callable[[OperandErrors], Cell]] = {
+        "smallest 99 %, dB": lambda entry: _decibels(entry.sqnr_low_db, entry),
+        "become zero, %": lambda entry: _share(entry.underflow, _MANY),
+        "clipped, %": lambda entry: _share(entry.overflow, _CLIPPED),
+        "gain": _gain,
+    }
+    for title, cell in cells.items():
+        group = _group(title, recipes, tensors, entries, cell)
+        if whole or any(shown.is_bad or shown.is_odd for row in group.rows for shown in row):
+            yield group
+
+
+def _group(
+    title: str,
+    recipes: Sequence[str],
+    tensors: Sequence[str],
+    entries: _ByOperand,
+    cell: Callable[[OperandErrors], Cell],
+) -> Group:
+    rows = tuple(
+        tuple(cell(entries[recipe, tensor]) if (recipe, tensor) in entries else _UNKNOWN for tensor in tensors)
+        for recipe in recipes
+    )
+    return Group(title, tuple(tensors), rows)
 
 
 def _gemm_groups(recipes: Sequence[str], entries: _ByGemm) -> Iterator[Group]:
