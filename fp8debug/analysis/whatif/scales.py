@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.whatif.selection import TRAINING_PASSES, Selection
+from fp8debug.formats import Format
 from fp8debug.recipes import DelayedScaling, Recipe, TensorRecipe
-from fp8debug.replay import Moment, ScaleSimulator
+from fp8debug.replay import Moment, ScaleInForce, ScaleSimulator
 
 
 class ScaleRow(NamedTuple):
@@ -47,8 +49,8 @@ def replayed_scales(run: Run, recipes: Sequence[Recipe], selection: Selection) -
 
     With more than one rank a history sees the largest amax over ranks, as an amax reduction would give it.
     """
-    delayed = [recipe for recipe in recipes if isinstance(recipe, DelayedScaling)]
-    if not delayed:
+    histories = _by_history(recipe for recipe in recipes if isinstance(recipe, DelayedScaling))
+    if not histories:
         return
     rolls = str(run.manifest.options.get("rolls", "microbatch"))
     simulators: dict[tuple[int, int], ScaleSimulator] = {}
@@ -56,15 +58,33 @@ def replayed_scales(run: Run, recipes: Sequence[Recipe], selection: Selection) -
     for segment, rank, step, microbatch, call, pass_, layer, tensor, amax, record in rows:
         simulator = simulators.get((segment, rank))
         if simulator is None:
-            simulator = simulators[segment, rank] = ScaleSimulator(delayed, rolls)
+            simulator = simulators[segment, rank] = ScaleSimulator(list(histories), rolls)
         moment = Moment(step, microbatch, call, pass_)
         if record is None:
             simulator.see(layer, tensor, moment, amax)
             continue
-        for s in simulator.observe(layer, tensor, moment, amax):
-            if not s.alternate:
-                scale = None if s.scale is None else float(s.scale)
-                yield ScaleRow(record, s.recipe, s.fmt.name, scale, s.n_rolls)
+        in_force = {s.recipe: s for s in simulator.observe(layer, tensor, moment, amax)}
+        for history, sharing in histories.items():
+            for recipe in sharing:
+                yield _scale_row(record, recipe, recipe.formats_for(tensor)[0][0], in_force[history.text])
+
+
+def _by_history(recipes: Iterable[DelayedScaling]) -> dict[DelayedScaling, list[DelayedScaling]]:
+    """Recipes by what decides their amax: margins and formats share a history, so that sweeping them costs nothing."""
+    histories: dict[DelayedScaling, list[DelayedScaling]] = {}
+    for recipe in recipes:
+        histories.setdefault(replace(recipe, margin=0, fp8_format="HYBRID"), []).append(recipe)
+    return histories
+
+
+def _scale_row(record: int, recipe: DelayedScaling, fmt: Format, history: ScaleInForce) -> ScaleRow:
+    if history.scale is None:
+        return ScaleRow(record, recipe.text, fmt.name, None, history.n_rolls)
+    state = recipe.new_state([fmt])
+    if history.amax_used is not None:
+        state.observe(history.amax_used)
+        state.roll(0)
+    return ScaleRow(record, recipe.text, fmt.name, float(state.scale(fmt)), history.n_rolls)
 
 
 def _passes(selection: Selection, *, reduced: bool) -> str:
