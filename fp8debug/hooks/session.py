@@ -22,6 +22,7 @@ from fp8debug.hooks.clock import Clock, FinishedStep
 from fp8debug.hooks.emulate.emulation import Emulation, emulated_text
 from fp8debug.hooks.measure.engine import Engine
 from fp8debug.hooks.plan import CapturePlan
+from fp8debug.hooks.probe.gemms import GemmProbe
 from fp8debug.hooks.recorder import Observed, Recorder
 from fp8debug.hooks.scalars import as_scalar
 from fp8debug.hooks.tables import Batch
@@ -73,6 +74,7 @@ class Session:
         self._say = say
         self._rank = rank
         self._recorder = Recorder(engine, plan.recipes, plan.options.rolls, 0, rank, plan.options.detail)
+        self._probe = self._gemm_probe()
         self._writer = PartWriter(run_dir, rank)
         self._weights_seen: set[tuple[str, int]] = set()
         self._n_steps = 0
@@ -237,7 +239,10 @@ class Session:
         sampled, raw = schedule.sampled(moment.step), schedule.raw(moment.step)
         if moment.pass_ == "eval" and (moment.call or not sampled):
             return
-        self._recorder.record(Observed(layer, tensor, value, gemm_dtype, moment), sampled=sampled, raw=raw)
+        seen = Observed(layer, tensor, value, gemm_dtype, moment)
+        facts = self._recorder.record(seen, sampled=sampled, raw=raw)
+        if facts is not None and self._probe is not None:
+            self._probe.observe(seen, facts)
         if (sampled or raw) and self._recorder.n_bytes > MAX_BUFFERED_BYTES:
             self.flush()
 
@@ -255,9 +260,23 @@ class Session:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
+    def _gemm_probe(self) -> GemmProbe | None:
+        options, recorder = self._plan.options, self._recorder
+        if "gemms" not in options.detail or not {"x", "w"} <= self.tensors:
+            return None
+        return GemmProbe(
+            self._plan.recipes,
+            options.accumulation,
+            options.probe_memory,
+            partial(recorder.add_cells, "gemms"),
+            lambda message, step: recorder.event("probe_memory", message, step=step),
+        )
+
     def _on_step_end(self, finished: FinishedStep) -> None:
         self._n_steps += 1
         self._weights_seen.clear()
+        if self._probe is not None:
+            self._probe.end_step(finished.step)
         report = self.watch.take_report()
         sampled = self._plan.schedule.sampled(finished.step)
         row = partial(report.row, finished, segment=0, rank=self._rank, sampled=sampled)
@@ -284,6 +303,8 @@ class Session:
 
     def _stop_watching(self) -> None:
         self.active = False
+        if self._probe is not None:
+            self._probe.drop()
         self._backend.detach()
         self.watch.stop()
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.hooks.conftest import Attach, Recorded
 
 ALL = ("x", "w", "dy", "y", "dx", "dw")
+RECIPES = ["current", "delayed", "block", "nvfp4:stochastic_rounding=true"]
 
 
 class Model(nn.Module):
@@ -89,7 +90,10 @@ def test_bit_equal(recompute: bool | None, autocast: bool, attach: Attach, recor
     sessions: list[Session] = []
 
     def start(model: nn.Module) -> Session:
-        sessions.append(attach(model, tensors=ALL, raw_every=1, recipes=["current", "delayed"], engine=None))
+        accumulation = ["exact", "hopper-promoted"]
+        sessions.append(
+            attach(model, tensors=ALL, raw_every=1, recipes=RECIPES, accumulation=accumulation, engine=None)
+        )
         return sessions[-1]
 
     bare = train(lambda model: nullcontext(), recompute, autocast)
@@ -97,6 +101,8 @@ def test_bit_equal(recompute: bool | None, autocast: bool, attach: Attach, recor
     assert recorded.manifest["status"] == "closed"
     assert {row["tensor"] for row in recorded.rows("tensors")} == set(ALL)
     assert len(recorded.rows("steps")) == 3
+    probed = {(row["gemm"], row["recipe"]) for row in recorded.rows("gemms")}
+    assert probed == {(gemm, recipe) for gemm in ("fprop", "dgrad", "wgrad") for recipe in RECIPES}
 
 
 @pytest.fixture

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fp8debug.hooks.probe.operand import SAMPLED_DTYPES, Operand, TensorFacts, take_operand, tiles_of
+from fp8debug.hooks.measure.strips import as_matrix
+from fp8debug.hooks.probe.operand import SAMPLED_DTYPES, Operand, take_operand, tiles_of
 from fp8debug.hooks.probe.result import gemm_cells
 from fp8debug.hooks.probe.turns import Turns
+from fp8debug.hooks.recorder import Facts, Observed
 from fp8debug.recipes import Recipe
 from fp8debug.replay import Moment
 
@@ -23,7 +25,7 @@ _MB = 1 << 20
 _Take = Callable[[str], Operand]  # given an orientation
 
 
-class RecordKey(NamedTuple):
+class _Key(NamedTuple):
     """Which record a row belongs to."""
 
     layer: str
@@ -32,16 +34,10 @@ class RecordKey(NamedTuple):
     seq: int
 
 
-AddRows = Callable[[RecordKey, Iterable[tuple[Any, ...]]], None]
-"""Takes the record that rows belong to, and their cells after the record key."""
-Note = Callable[[str, int], None]
-"""Takes a message about the probe's memory, and the step it was noticed at."""
-
-
 class _Latest(NamedTuple):
     """An x whose w is reported next."""
 
-    key: RecordKey
+    key: _Key
     lines: Operand
     columns: Operand | None
     """None: it is not the layer's turn to be kept."""
@@ -55,6 +51,12 @@ class _Kept(NamedTuple):
     x: Operand
     w: Operand
     needs_recompute: bool
+
+
+AddRows = Callable[[str, str, Moment, int, Iterable[tuple[Any, ...]]], None]
+"""Takes layer, tensor, moment and seq of a record, and the cells of its rows after the record key."""
+Note = Callable[[str, int], None]
+"""Takes a message about the probe's memory, and the step it was noticed at."""
 
 
 class GemmProbe:
@@ -76,35 +78,35 @@ class GemmProbe:
         self._said = False
         self._lock = threading.Lock()
 
-    def observe(self, key: RecordKey, value: torch.Tensor, gemm_dtype: torch.dtype, facts: TensorFacts) -> None:
-        """Take what is needed of a tensor, and compute the GEMMs that it completes.
+    def observe(self, seen: Observed, facts: Facts) -> None:
+        """Take what is needed of a tensor that is not empty, and compute the GEMMs that it completes.
 
-        Args:
-            value: floating, any shape, the last dimension being the features.
-            gemm_dtype: what the GEMM reads it as.
-            facts: what holds for the whole of it.
+        Under torch.func nothing is probed: what is seen there, as a rule, is one sample of a batch.
         """
-        _, microbatch, call, pass_ = key.moment
-        if microbatch or pass_ == "eval" or key.tensor not in self._tiles:
+        value, (_, microbatch, call, pass_) = seen.value, seen.moment
+        if microbatch or pass_ == "eval" or seen.tensor not in self._tiles:
+            return
+        if torch._C._functorch.peek_interpreter_stack() is not None:
             return
         with self._lock:
             if call:
                 if pass_ == "forward":
-                    self._used_again.add(key.layer)
+                    self._used_again.add(seen.layer)
                 return
-            if value.dtype not in SAMPLED_DTYPES or gemm_dtype not in SAMPLED_DTYPES or not value.numel():
+            if value.dtype not in SAMPLED_DTYPES or seen.gemm_dtype not in SAMPLED_DTYPES:
                 return
-            matrix = value.detach().reshape(-1, value.shape[-1] if value.dim() else 1)
-            take = partial(take_operand, matrix, key.tensor, gemm_dtype, facts, self._tiles[key.tensor])
+            key = _Key(seen.layer, seen.tensor, seen.moment, facts.seq)
+            tiles = self._tiles[seen.tensor]
+            take = partial(take_operand, as_matrix(value), seen.tensor, seen.gemm_dtype, facts, tiles)
             if pass_ == "recompute":
                 self._see_again(key, take)
             else:
-                {"x": self._see_x, "w": self._see_w, "dy": self._see_dy}[key.tensor](key, take)
+                {"x": self._see_x, "w": self._see_w, "dy": self._see_dy}[seen.tensor](key, take)
 
     def end_step(self, step: int) -> None:
         """Drop whatever the step has left."""
         with self._lock:
-            self._drop()
+            self.drop()
             shortage = self._turns.end_step()
             if shortage is None or self._said:
                 return
@@ -117,20 +119,16 @@ class GemmProbe:
         )
 
     def drop(self) -> None:
-        """Keep nothing any more."""
-        with self._lock:
-            self._drop()
-
-    def _drop(self) -> None:
+        """Keep nothing. Takes no lock: in the child of a fork whoever held it is gone."""
         self._latest = None
         self._kept.clear()
         self._used_again.clear()
 
-    def _see_x(self, key: RecordKey, take: _Take) -> None:
+    def _see_x(self, key: _Key, take: _Take) -> None:
         columns = take("column") if self._turns.ask(key.layer) else None
         self._latest = _Latest(key, take("row"), columns, needs_recompute=not torch.is_grad_enabled())
 
-    def _see_w(self, key: RecordKey, take: _Take) -> None:
+    def _see_w(self, key: _Key, take: _Take) -> None:
         x, self._latest = self._latest, None
         if x is None or x.key.layer != key.layer:
             return
@@ -143,7 +141,7 @@ class GemmProbe:
             if self._turns.take(key.layer, kept.x.n_bytes + kept.w.n_bytes):
                 self._kept[key.layer] = kept
 
-    def _see_dy(self, key: RecordKey, take: _Take) -> None:
+    def _see_dy(self, key: _Key, take: _Take) -> None:
         kept = self._kept.pop(key.layer, None)
         if kept is None:
             return
@@ -152,7 +150,7 @@ class GemmProbe:
             self._add(key, "dgrad", lines, kept.w)
             self._add(key, "wgrad", columns, kept.x)
 
-    def _see_again(self, key: RecordKey, take: _Take) -> None:
+    def _see_again(self, key: _Key, take: _Take) -> None:
         """A recomputed pass: where gradients will come from it, make sure that it is the one that was sampled.
 
         Recomputation runs backwards, so the first use to be recomputed need not be the first.
@@ -163,5 +161,5 @@ class GemmProbe:
         if not torch.equal(take("column").sample, kept.x.sample):
             del self._kept[key.layer]
 
-    def _add(self, key: RecordKey, gemm: str, first: Operand, second: Operand) -> None:
-        self._add_rows(key, gemm_cells(gemm, first, second, self._recipes, self._accumulations))
+    def _add(self, key: _Key, gemm: str, first: Operand, second: Operand) -> None:
+        self._add_rows(*key, gemm_cells(gemm, first, second, self._recipes, self._accumulations))

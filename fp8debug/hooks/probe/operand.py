@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,6 +13,7 @@ import torch
 from fp8debug.blocks import block_amax
 from fp8debug.formats import Float32Array, Format
 from fp8debug.hooks.probe.lines import Lines, n_lines, spaced_lines, tiled_lines
+from fp8debug.hooks.recorder import Facts
 from fp8debug.recipes import BlockRecipe, Recipe, TensorRecipe, Tile
 
 Float64Array = npt.NDArray[np.float64]
@@ -23,18 +24,6 @@ SAMPLED_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 _MAGNITUDES = {2: (torch.int16, (1 << 15) - 1), 4: (torch.int32, (1 << 31) - 1), 8: (torch.int64, (1 << 63) - 1)}
 """By element size: the integers that the magnitudes of floats compare as, and all bits but the sign."""
-
-
-@dataclass(frozen=True)
-class TensorFacts:
-    """What holds for a whole record."""
-
-    scales: Sequence[tuple[Recipe, Format, bool, np.float32 | None]]
-    """(recipe, format, alternate, scale in force) of each per-tensor recipe; None: unknown."""
-    amax: float
-    """Largest magnitude, infinite where the tensor has an infinity."""
-    amin: float
-    """Smallest non-zero magnitude; 0 when there is none."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +38,8 @@ class Operand:
     """(lines, depth), on the CPU, contiguous, in the dtype that the GEMM reads."""
     tile_amaxes: dict[TileKind, Float32Array]
     """For tiles of several lines: float32 (lines, tiles along the contraction), the amax of each line's tiles."""
-    facts: TensorFacts
+    facts: Facts
+    """Of the whole tensor."""
 
     @cached_property
     def values(self) -> Float32Array:
@@ -98,7 +88,7 @@ def take_operand(
     matrix: torch.Tensor,
     tensor: str,
     gemm_dtype: torch.dtype,
-    facts: TensorFacts,
+    facts: Facts,
     tiles: Iterable[TileKind],
     orientation: str,
 ) -> Operand:

@@ -9,8 +9,10 @@ import torch
 
 from fp8debug.blocks import oriented, quantize_blocks, rotate
 from fp8debug.formats import E5M2
-from fp8debug.hooks.probe.operand import Operand, TensorFacts, take_operand, tiles_of
+from fp8debug.hooks.probe.operand import Operand, take_operand, tiles_of
 from fp8debug.hooks.probe.quantized import quantized
+from fp8debug.hooks.recorder import Facts
+from fp8debug.hooks.scales import InForce
 from fp8debug.recipes import BlockRecipe, parse_recipe, scaled_cast
 
 BLOCKS = """rowwise block block:power_of_two=false,flavour=deepseek block:flavour=deepgemm mxfp8 mxfp8:scale_rule=floor
@@ -35,7 +37,7 @@ def take(
     gemm_dtype: torch.dtype | None = None,
     amax: float = 3.0,
 ) -> Operand:
-    facts = TensorFacts((), amax, 0.0)
+    facts = Facts(0, [], amax, 0.0)
     tiles = tiles_of([parse_recipe(recipe)], tensor)
     return take_operand(whole, tensor, gemm_dtype or whole.dtype, facts, tiles, orientation)
 
@@ -104,8 +106,8 @@ def test_per_tensor_recipes_and_alternates() -> None:
     current, delayed, coat = parse_recipe("current"), parse_recipe("delayed"), parse_recipe("coat:k=2")
     one, half = np.float32(1), np.float32(0.5)
     fmts = current.formats_for("dy")
-    scales = [(r, fmt, alternate, s) for r, s in ((current, half), (delayed, None)) for fmt, alternate in fmts]
-    operand = take_operand(whole, "dy", torch.bfloat16, TensorFacts(scales, 7.0, 2.0**-9), [], "row")
+    scales = [InForce(r, fmt, alternate, s) for r, s in ((current, half), (delayed, None)) for fmt, alternate in fmts]
+    operand = take_operand(whole, "dy", torch.bfloat16, Facts(0, scales, 7.0, 2.0**-9), [], "row")
     values = whole.float().numpy()[operand.lines.numbers()]
     assert operand.formats(current) == [(fmt, alternate, half) for fmt, alternate in fmts]
     assert operand.formats(delayed) == [], "history incomplete"

@@ -13,8 +13,10 @@ import torch
 from fp8debug.accumulation import hopper_scalar
 from fp8debug.blocks import GEMMS, oriented, quantize_blocks, rotate
 from fp8debug.formats import E4M3, E5M2, Format, fake_quantize
-from fp8debug.hooks.probe.operand import TensorFacts, take_operand, tiles_of
+from fp8debug.hooks.probe.operand import take_operand, tiles_of
 from fp8debug.hooks.probe.result import gemm_cells
+from fp8debug.hooks.recorder import Facts
+from fp8debug.hooks.scales import InForce
 from fp8debug.recipes import BlockRecipe, Recipe, TensorRecipe, parse_recipe, scale_inv, scaled_cast
 from fp8debug.schema import GEMMS as TABLE
 from fp8debug.schema import RECORD_KEY
@@ -38,17 +40,17 @@ def power_of_two(amax: npt.NDArray[np.float32] | np.float32) -> F32:
     return np.exp2(np.floor(np.log2(np.float32(448) / amax)))
 
 
-def facts_of(values: F32, tensor: str, recipes: list[Recipe]) -> TensorFacts:
+def facts_of(values: F32, tensor: str, recipes: list[Recipe]) -> Facts:
     """What a recorder would say of the whole tensor; delayed scaling is in its first step."""
     finite = abs(values[np.isfinite(values)])
     amax = math.inf if np.isinf(values).any() else float(finite.max())
-    scales: list[tuple[Recipe, Format, bool, np.float32 | None]] = []
+    scales: list[InForce] = []
     for recipe in recipes:
         for fmt, alternate in recipe.formats_for(tensor):
             if not isinstance(recipe, BlockRecipe):
                 scale = recipe.scale(amax, fmt) if isinstance(recipe, TensorRecipe) else WARM_UP
-                scales.append((recipe, fmt, alternate, scale))
-    return TensorFacts(scales, amax, float(finite[finite > 0].min()))
+                scales.append(InForce(recipe, fmt, alternate, scale))
+    return Facts(0, scales, amax, float(finite[finite > 0].min()))
 
 
 def probe(
