@@ -43,6 +43,10 @@ RECIPES = (
     "delayed:amax_history_len=4,amax_compute_algo=most_recent,margin=-1",
     "delayed:amax_history_len=2,fp8_format=E4M3",
     "delayed:amax_history_len=2,margin=1,fp8_format=E5M2",
+    "static:scale=96.0",
+    "bf16",
+    "coat",
+    "coat:k=2.5,fp8_format=E5M2",
 )
 
 
@@ -221,8 +225,10 @@ def test_the_start_of_a_history_is_left_out_and_said(new_run: NewRun) -> None:
         written.add("mlp", "x", x * np.float32(1 + step / 100), step=step)
     with open_run(written.write()) as run:
         answer = whatif(run, ["delayed", "current"])
-        assert {e.recipe: e.n_records for e in answer.operands} == {"delayed": 4, "current": 20}
-        assert any(n.kind == "warm_up" and "delayed: 16 of 20 records" in n.message for n in answer.notes)
+        assert {e.recipe: e.n_records for e in answer.operands} == {"delayed": 4, "current": 4}
+        assert answer.steps == (16, 17, 18, 19)
+        assert any("16 of 20 records are left out for every recipe" in note.message for note in answer.notes)
+        assert [e.n_records for e in whatif(run, ["current"]).operands] == [20]
     with open_run(written.path, thresholds={"warmup_rolls": 1}) as run:
         assert {e.n_records for e in whatif(run, ["delayed"]).operands} == {19}
 
@@ -318,6 +324,28 @@ def test_block_recipes_and_results_are_what_was_recorded(new_run: NewRun) -> Non
     assert [note.kind for note in answer.notes] == ["sample"]
 
 
+def test_blocks_and_results_at_the_start_of_a_history_are_left_out_too(new_run: NewRun) -> None:
+    written = new_run(recipes=["delayed", "mxfp8"])
+    x = np.linspace(-7, 7, 512, dtype=np.float32)
+    sums = {"sum_q2": 1.0, "sum_err2": 1.0}
+    for step in range(20):
+        seq = written.add("mlp", "x", x, step=step)
+        for recipe in ("delayed", "mxfp8"):
+            written.add_detail("gemms", seq, gemm="fprop", recipe=recipe, fmt="E4M3", other_fmt="E4M3", alternate=False,
+                               accumulation="exact", n=4, sum_y2=1.0, **sums)  # fmt: skip
+        written.add_detail("blocks", seq, recipe="mxfp8", fmt="E4M3", alternate=False, gemm="fprop", n=4, n_total=4,
+                           sum_x2=1.0, **sums)  # fmt: skip
+    with open_run(written.write()) as run:
+        answer = whatif(run, ["delayed", "mxfp8"])
+        assert [result.n_records for result in answer.gemms] == [4, 4]
+        assert {e.n_records for e in answer.operands} == {4}
+        assert {result.n_records for result in whatif(run, ["mxfp8"]).gemms} == {20}
+    with open_run(written.path, thresholds={"warmup_rolls": 30}) as run:
+        answer = whatif(run, ["delayed", "mxfp8"])
+        assert [(result.recipe, result.n_records) for result in answer.gemms] == [("mxfp8", 20)]
+        assert any(note.message.endswith("nothing can be said of delayed") for note in answer.notes)
+
+
 def test_what_was_not_recorded_is_said_with_the_option_that_records_it(new_run: NewRun) -> None:
     with open_run(with_details(new_run).write()) as run:
         told = {note.kind: note for note in whatif(run, ["mxfp4", "nvfp4", "current:power_of_two=true"]).notes}
@@ -366,7 +394,7 @@ def test_approximate_and_payload_histograms_are_said(new_run: NewRun) -> None:
         (["current"], {"tensors": ["dw"]}, UsageError, "`fp8debug attach --tensors x,dy,dw ...`"),
         (["current"], {"steps": [(50, None)]}, UsageError, "this run has steps 0 to 1"),
         (["mxfp4"], {}, Fp8DebugError, "nothing is known of mxfp4 in this run: mxfp4 was not recorded"),
-        (["delayed"], {}, Fp8DebugError, "4 of 4 records belong to the first 16 passes"),
+        (["delayed"], {}, Fp8DebugError, "all records belong to the first 16 passes"),
     ],
 )
 def test_refusals(

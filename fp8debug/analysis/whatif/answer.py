@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.whatif.errors import GemmErrors, OperandErrors, block_errors, gemm_errors, histogram_errors
-from fp8debug.analysis.whatif.notes import Note, notes, nothing_known
+from fp8debug.analysis.whatif.notes import Gaps, Note, notes, nothing_known
 from fp8debug.analysis.whatif.scales import plain_scales, replayed_scales
 from fp8debug.analysis.whatif.selection import Selection, StepRanges, create_records, select
+from fp8debug.analysis.whatif.starts import KEPT, leave_out_starts
 from fp8debug.analysis.whatif.sums import SUMS, create_sums
 from fp8debug.config import DEFAULT_RECIPES
 from fp8debug.errors import Fp8DebugError
@@ -50,6 +51,8 @@ def whatif(
 ) -> WhatIf:
     """What recipes do to the tensors of a run.
 
+    All figures are of the same records, so the start of a replayed history is left out for every recipe.
+
     Per-tensor recipes are worked out from the histograms, whatever was recorded under; for block recipes and for the
     results of GEMMs there is what was recorded, and a note where it was not. Histories are replayed over all recorded
     steps: give `steps` here, not to `open_run`.
@@ -71,12 +74,14 @@ def whatif(
     wanted = _distinct(recipes)
     selection = select(run, layer, tensors, steps)
     n_incomplete = _create_tables(run, wanted, selection)
+    gaps = Gaps(leave_out_starts(run), n_incomplete)
     recorded = [recipe.text for recipe in wanted if isinstance(recipe, BlockRecipe)]
     operands = histogram_errors(run, per_layer=per_layer)
     operands += block_errors(run, recorded, selection, per_layer=per_layer)
-    gemms = gemm_errors(run, [recipe.text for recipe in wanted], selection, per_layer=per_layer)
+    mature = [recipe.text for recipe in wanted if recipe.text not in gaps.starts.recipes]
+    gemms = gemm_errors(run, mature, selection, per_layer=per_layer)
     if not operands and not gemms:
-        raise nothing_known(run, wanted, selection, n_incomplete)
+        raise nothing_known(run, wanted, selection, gaps)
     place = {recipe.text: number for number, recipe in enumerate(wanted)}
     operands.sort(key=lambda e: (e.layer or "", place[e.recipe], selection.tensors.index(e.tensor), e.gemm or ""))
     gemms.sort(key=lambda e: (e.layer or "", place[e.recipe], e.gemm, e.accumulation))
@@ -89,14 +94,15 @@ def whatif(
         layers=_worst_first(layers or (), operands),
         operands=tuple(operands),
         gemms=tuple(gemms),
-        notes=tuple(notes(run, wanted, selection, operands, gemms, n_incomplete)),
+        notes=tuple(notes(run, wanted, selection, operands, gemms, gaps)),
     )
 
 
-_FOUND = """
+_FOUND = f"""
 select count(distinct record), list_sort(list(distinct step)), list_sort(list(distinct layer))
 from whatif_records
 semi join whatif_sums using (record)
+where {KEPT}
 """
 
 

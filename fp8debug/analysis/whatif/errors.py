@@ -7,6 +7,7 @@ from typing import Any
 
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.whatif.selection import TRAINING_PASSES, Selection
+from fp8debug.analysis.whatif.starts import KEPT
 from fp8debug.analysis.whatif.sums import SUMS
 from fp8debug.blocks import GEMMS
 from fp8debug.formats import FORMATS
@@ -104,7 +105,7 @@ FINITE = "isfinite(sum_err2) and isfinite(sum_q2)"
 
 
 def histogram_errors(run: Run, *, per_layer: bool) -> list[OperandErrors]:
-    """Merge `whatif_sums` over records; the start of simulated histories is left out."""
+    """Merge `whatif_sums` over records."""
     return _operands(
         run,
         f"""
@@ -115,15 +116,10 @@ def histogram_errors(run: Run, *, per_layer: bool) -> list[OperandErrors]:
             null as saturated, max(approx) as approx
         from whatif_sums
         join whatif_records using (record)
-        where {FINITE} and {is_warm()}
+        where {FINITE} and {KEPT}
         group by recipe, fmt, tensor{", layer" if per_layer else ""}
         """,
     )
-
-
-def is_warm() -> str:
-    """Condition on `whatif_sums`: the rules leave the first passes of a simulated history out, and so do we."""
-    return "coalesce(n_rolls >= getvariable('warmup_rolls'), true)"
 
 
 def block_errors(run: Run, recipes: list[str], selection: Selection, *, per_layer: bool) -> list[OperandErrors]:
@@ -138,7 +134,8 @@ def block_errors(run: Run, recipes: list[str], selection: Selection, *, per_laye
             ratio(sum(n_saturated_blocks), sum(n_blocks - n_zero_blocks - n_nonfinite_blocks)) as saturated,
             max(approx) as approx
         from blocks
-        where not alternate and recipe in (select unnest($recipes::varchar[])) and {FINITE} and {selection.records}
+        where not alternate and recipe in (select unnest($recipes::varchar[]))
+            and {FINITE} and {KEPT} and {selection.records}
         group by grouping sets (({keys}, gemm), ({keys}))
         """,
         recipes=recipes,
@@ -161,7 +158,7 @@ def gemm_errors(run: Run, recipes: list[str], selection: Selection, *, per_layer
             is_exact(sum(sum_err2)) as exact
         from gemms
         where not alternate and recipe in (select unnest($recipes::varchar[])) and gemm in (select unnest($gemms))
-            and {FINITE} and {selection.layers} and {selection.steps} and {TRAINING_PASSES}
+            and {FINITE} and {KEPT} and {selection.layers} and {selection.steps} and {TRAINING_PASSES}
         group by recipe, fmt, other_fmt, gemm, accumulation{", layer" if per_layer else ""}
     """
     rows = run.sql(f"select {', '.join(names)} from ({query})", recipes=recipes, gemms=gemms).fetchall()

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fp8debug.analysis.run import Run
-from fp8debug.analysis.whatif.errors import FINITE, GemmErrors, OperandErrors, is_warm
+from fp8debug.analysis.whatif.errors import FINITE, GemmErrors, OperandErrors
 from fp8debug.analysis.whatif.selection import Selection
+from fp8debug.analysis.whatif.starts import Starts
 from fp8debug.errors import Fp8DebugError
 from fp8debug.recipes import BlockRecipe, DelayedScaling, Recipe
 
@@ -26,19 +27,28 @@ class Note:
     """What would record the missing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """What could not be worked out."""
+
+    starts: Starts
+    n_incomplete: Mapping[str, int]
+    """By recipe, records whose history lacks an amax."""
+
+
 def notes(
     run: Run,
     recipes: Sequence[Recipe],
     selection: Selection,
     operands: Sequence[OperandErrors],
     gemms: Sequence[GemmErrors],
-    n_incomplete: Mapping[str, int],
+    gaps: Gaps,
 ) -> Iterator[Note]:
     """Everything there is to say, what is missing first."""
     missing = _blocks_missing(recipes, operands)
     yield from _not_recorded(run, missing)
     yield from _gemms_not_recorded(run, [r.text for r in recipes if r.text not in missing], selection, gemms)
-    yield from _left_out(run, n_incomplete)
+    yield from _left_out(run, gaps)
     yield from _without_histogram(run, recipes)
     yield from _inexact(operands, gemms)
     if run.manifest.world_size > 1 and any(isinstance(recipe, DelayedScaling) for recipe in recipes):
@@ -49,9 +59,7 @@ def notes(
         )
 
 
-def nothing_known(
-    run: Run, recipes: Sequence[Recipe], selection: Selection, n_incomplete: Mapping[str, int]
-) -> Fp8DebugError:
+def nothing_known(run: Run, recipes: Sequence[Recipe], selection: Selection, gaps: Gaps) -> Fp8DebugError:
     """The error when there is not a single figure."""
     (n_records,) = run.sql("select count(*) from whatif_records").fetchall()[0]
     if not n_records:
@@ -63,7 +71,7 @@ def nothing_known(
             f"no tensor was sampled in {run.path}, so there is no histogram to answer from; record one with "
             "`fp8debug attach --every 1 ...` or `--first 20`"
         )
-    known = list(notes(run, recipes, selection, (), (), n_incomplete))
+    known = list(notes(run, recipes, selection, (), (), gaps))
     reasons = "; ".join(note.message + (f": `{note.command}`" if note.command else "") for note in known)
     return Fp8DebugError(f"nothing is known of {_some([r.text for r in recipes])} in this run: {reasons}")
 
@@ -96,36 +104,26 @@ def _gemms_not_recorded(
         )
 
 
-def _left_out(run: Run, n_incomplete: Mapping[str, int]) -> Iterator[Note]:
-    counts = run.sql(
-        f"""
-        select
-            list(recipe order by recipe), n, n_cold, n_infinite
-        from (
-            select
-                recipe, count(*) as n, count(*) filter (not {is_warm()}) as n_cold,
-                count(*) filter ({is_warm()} and not ({FINITE})) as n_infinite
-            from whatif_sums
-            group by recipe
+def _left_out(run: Run, gaps: Gaps) -> Iterator[Note]:
+    starts, passes = gaps.starts, int(run.thresholds["warmup_rolls"])
+    if starts.recipes:
+        yield Note(
+            "warm_up",
+            f"all records belong to the first {passes} passes of a replayed history, which starts with scale 1: "
+            f"nothing can be said of {_some(starts.recipes)}",
         )
-        group by n, n_cold, n_infinite
-        order by min(recipe)
-        """
-    ).fetchall()
-    passes = int(run.thresholds["warmup_rolls"])
-    for recipes, n, n_cold, n_infinite in counts:
-        if n_cold:
-            yield Note(
-                "warm_up",
-                f"{_some(recipes)}: {n_cold:,} of {n:,} records belong to the first {passes} passes of the replayed "
-                "history, which starts with scale 1; they are left out",
-            )
-        if n_infinite:
-            yield Note(
-                "not_finite", f"{_some(recipes)}: {n_infinite:,} of {n:,} records have no finite error; left out"
-            )
-    for recipe, n in n_incomplete.items():
+    elif starts.n_left_out:
+        yield Note(
+            "warm_up",
+            f"{starts.n_left_out:,} of {starts.n_records:,} records are left out for every recipe: they belong to the "
+            f"first {passes} passes of a replayed history, which starts with scale 1",
+        )
+    for recipe, n in gaps.n_incomplete.items():
         yield Note("history", f"{recipe}: {n:,} records are left out, since an earlier pass has no amax")
+    for recipe, n in run.sql(
+        f"select recipe, count(*) from whatif_sums where not ({FINITE}) group by recipe order by recipe"
+    ).fetchall():
+        yield Note("not_finite", f"{recipe}: {n:,} records have no finite error and are left out")
 
 
 def _without_histogram(run: Run, recipes: Sequence[Recipe]) -> Iterator[Note]:

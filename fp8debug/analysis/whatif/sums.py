@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, fields
@@ -82,8 +81,9 @@ def _insert_rounded(run: Run, recipes: Sequence[TensorRecipe], n_records: int) -
         tensor, amax, amin = seen[record]
         for recipe in recipes:
             fmt = recipe.formats_for(tensor)[0][0]
-            rounded = recipe.round(histogram.values, math.nan if amax is None else amax, amin or 0.0, fmt)
-            rows.append((record, recipe.text, fmt.name, None, None, *astuple(histogram.sums_of(*rounded))))
+            sums = histogram.sums_of(*recipe.round(histogram.values, amax or 0.0, amin or 0.0, fmt))
+            scale = float(recipe.scale(amax or 0.0, fmt))
+            rows.append((record, recipe.text, fmt.name, scale, None, *astuple(sums)))
     if rows:
         columns = ", ".join(f"unnest(${name}::{kind}[])" for name, kind in _TYPES.items())
         given = {name: list(column) for name, column in zip(_TYPES, zip(*rows, strict=True), strict=True)}
