@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.hooks.conftest import Attach, Recorded
 
 ALL = ("x", "w", "dy", "y", "dx", "dw")
-RECIPES = ["current", "delayed", "block", "nvfp4:stochastic_rounding=true"]
+RECIPES = ["current", "delayed", "bf16", "coat", "mxfp8", "block", "nvfp4:stochastic_rounding=true"]
 
 
 class Model(nn.Module):
@@ -101,6 +101,7 @@ def test_bit_equal(recompute: bool | None, autocast: bool, attach: Attach, recor
     assert recorded.manifest["status"] == "closed"
     assert {row["tensor"] for row in recorded.rows("tensors")} == set(ALL)
     assert len(recorded.rows("steps")) == 3
+    assert all(recorded.rows(table) for table in ("blocks", "channels", "gemms")), "all details were taken"
     probed = {(row["gemm"], row["recipe"]) for row in recorded.rows("gemms")}
     assert probed == {(gemm, recipe) for gemm in ("fprop", "dgrad", "wgrad") for recipe in RECIPES}
 

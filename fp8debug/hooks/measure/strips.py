@@ -88,11 +88,12 @@ class Sample:
             if self.orientation == "column":
                 part = part.to(torch.float32).t()  # converted in memory order, then transposed
             target[: stop - start, : self.length].copy_(part)
-            yield Strip(start, self.length, buffer[: stop - start], buffer[: stop - start])
+            lines = buffer[: stop - start]
+            yield Strip(start, self.length, lines, lines)
 
 
 def as_matrix(t: torch.Tensor) -> torch.Tensor:
-    """A tensor of any shape as (rows, last dimension); a vector is one row."""
+    """A tensor of any shape, not empty, as (rows, last dimension); a vector is one row."""
     return t.detach().reshape(-1, t.shape[-1]) if t.dim() else t.detach().reshape(1, 1)
 
 
