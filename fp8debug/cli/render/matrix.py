@@ -11,7 +11,7 @@ from fp8debug.cli.render.tables import display_width, pad
 _INDENT = 2
 _GAP = 2
 _CELL = 5
-_NAME_WIDTH = 26
+_NAME_WIDTH = 30
 
 
 @dataclass(frozen=True, slots=True)
