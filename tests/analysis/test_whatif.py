@@ -50,6 +50,9 @@ RECIPES = (
 )
 
 
+X = np.linspace(-7, 7, 512, dtype=np.float32)
+
+
 # Against a run that was recorded under the recipes ------------------------------------------------------------------
 
 
@@ -235,9 +238,8 @@ def test_the_start_of_a_history_is_left_out_and_said(new_run: NewRun) -> None:
 
 def test_evaluation_and_recomputed_passes_count_nowhere(new_run: NewRun) -> None:
     written = new_run()
-    x = np.linspace(-7, 7, 512, dtype=np.float32)
     for pass_ in ("forward", "recompute", "eval"):
-        written.add("mlp", "x", x * (1 if pass_ == "forward" else 100), step=0, pass_=pass_)
+        written.add("mlp", "x", X * (1 if pass_ == "forward" else 100), step=0, pass_=pass_)
     with open_run(written.write()) as run:
         assert [e.n_records for e in whatif(run, ["current"]).operands] == [1]
 
@@ -288,9 +290,8 @@ def test_a_resume_begins_a_new_history(new_run: NewRun) -> None:
 def with_details(new_run: NewRun, **about: Any) -> SyntheticRun:
     """mxfp8 blocks of x in both orientations, and fprop results under it and current scaling."""
     written = new_run(recipes=["current", "mxfp8"], **about)
-    x = np.linspace(-7, 7, 512, dtype=np.float32)
     for step in range(2):
-        seq = written.add("mlp", "x", x, step=step)
+        seq = written.add("mlp", "x", X, step=step)
         for orientation, gemm, err2 in (("row", "fprop", 1.0), ("column", "wgrad", 3.0)):
             for alternate in (False, True):
                 written.add_detail(
@@ -326,10 +327,9 @@ def test_block_recipes_and_results_are_what_was_recorded(new_run: NewRun) -> Non
 
 def test_blocks_and_results_at_the_start_of_a_history_are_left_out_too(new_run: NewRun) -> None:
     written = new_run(recipes=["delayed", "mxfp8"])
-    x = np.linspace(-7, 7, 512, dtype=np.float32)
     sums = {"sum_q2": 1.0, "sum_err2": 1.0}
     for step in range(20):
-        seq = written.add("mlp", "x", x, step=step)
+        seq = written.add("mlp", "x", X, step=step)
         for recipe in ("delayed", "mxfp8"):
             written.add_detail("gemms", seq, gemm="fprop", recipe=recipe, fmt="E4M3", other_fmt="E4M3", alternate=False,
                                accumulation="exact", n=4, sum_y2=1.0, **sums)  # fmt: skip
@@ -355,6 +355,15 @@ def test_what_was_not_recorded_is_said_with_the_option_that_records_it(new_run: 
     assert told["gemms_not_recorded"].command == "fp8debug attach --recipe current:power_of_two=true ..."
 
 
+def test_what_was_recorded_elsewhere_is_not_called_unrecorded(new_run: NewRun) -> None:
+    written = with_details(new_run)
+    written.add("other", "x", X, step=1)
+    with open_run(written.write()) as run:
+        assert {note.command for note in whatif(run, ["mxfp8", "current"], layer="other").notes} == set()
+        with pytest.raises(Fp8DebugError, match="of mxfp8 in this run: what was recorded of it is of other layers"):
+            whatif(run, ["mxfp8"], layer="other")
+
+
 def test_detail_that_was_switched_off_is_named(new_run: NewRun) -> None:
     written = two_layers(new_run, options={"detail": ["channels"]})
     with open_run(written.write()) as run:
@@ -367,9 +376,8 @@ def test_detail_that_was_switched_off_is_named(new_run: NewRun) -> None:
 
 def test_approximate_and_payload_histograms_are_said(new_run: NewRun) -> None:
     written = new_run()
-    x = np.linspace(-7, 7, 512, dtype=np.float32)
-    written.add("mlp", "x", x, step=0, approx="bf16")
-    seq = written.add("mlp", "w", x, step=0, sampled=False)
+    written.add("mlp", "x", X, step=0, approx="bf16")
+    seq = written.add("mlp", "w", X, step=0, sampled=False)
     written._rows["tensors", 0][-1]["sampled"] = True
     written.add_row("histograms", seq=seq, counted="payload", value=1.0, count=512)
     with open_run(written.write()) as run:

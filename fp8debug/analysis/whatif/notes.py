@@ -45,9 +45,11 @@ def notes(
     gaps: Gaps,
 ) -> Iterator[Note]:
     """Everything there is to say, what is missing first."""
-    missing = _blocks_missing(recipes, operands)
-    yield from _not_recorded(run, missing)
-    yield from _gemms_not_recorded(run, [r.text for r in recipes if r.text not in missing], selection, gemms)
+    blocks = _recorded(run, "blocks")
+    missing = [r.text for r in recipes if isinstance(r, BlockRecipe) and r.text not in blocks]
+    yield from _not_recorded(run, missing, blocks)
+    if _GEMM_TENSORS & set(selection.tensors):
+        yield from _gemms_not_recorded(run, [r.text for r in recipes if r.text not in missing])
     yield from _left_out(run, gaps)
     yield from _without_histogram(run, recipes)
     yield from _inexact(operands, gemms)
@@ -73,33 +75,27 @@ def nothing_known(run: Run, recipes: Sequence[Recipe], selection: Selection, gap
         )
     known = list(notes(run, recipes, selection, (), (), gaps))
     reasons = "; ".join(note.message + (f": `{note.command}`" if note.command else "") for note in known)
+    reasons = reasons or "what was recorded of it is of other layers, tensors or steps"
     return Fp8DebugError(f"nothing is known of {_some([r.text for r in recipes])} in this run: {reasons}")
 
 
-def _blocks_missing(recipes: Sequence[Recipe], operands: Sequence[OperandErrors]) -> list[str]:
-    known = {entry.recipe for entry in operands}
-    return [recipe.text for recipe in recipes if isinstance(recipe, BlockRecipe) and recipe.text not in known]
-
-
-def _not_recorded(run: Run, missing: Sequence[str]) -> Iterator[Note]:
+def _not_recorded(run: Run, missing: Sequence[str], recorded: Sequence[str]) -> Iterator[Note]:
     if missing:
         yield Note(
             "not_recorded",
-            f"{_some(missing)} {'was' if len(missing) == 1 else 'were'} not recorded ({_has(run, 'blocks')}), and a "
+            f"{_some(missing)} {'was' if len(missing) == 1 else 'were'} not recorded ({_has(recorded)}), and a "
             "histogram does not say which values share a block",
             _attach(run, "blocks", missing),
         )
 
 
-def _gemms_not_recorded(
-    run: Run, wanted: Sequence[str], selection: Selection, gemms: Sequence[GemmErrors]
-) -> Iterator[Note]:
-    known = {entry.recipe for entry in gemms}
-    missing = [text for text in wanted if text not in known]
-    if missing and _GEMM_TENSORS & set(selection.tensors):
+def _gemms_not_recorded(run: Run, wanted: Sequence[str]) -> Iterator[Note]:
+    recorded = _recorded(run, "gemms")
+    missing = [text for text in wanted if text not in recorded]
+    if missing:
         yield Note(
             "gemms_not_recorded",
-            f"results of GEMMs under {_some(missing)} were not recorded ({_has(run, 'gemms')})",
+            f"results of GEMMs under {_some(missing)} were not recorded ({_has(recorded)})",
             _attach(run, "gemms", missing),
         )
 
@@ -173,8 +169,11 @@ def _inexact(operands: Sequence[OperandErrors], gemms: Sequence[GemmErrors]) -> 
         )
 
 
-def _has(run: Run, table: str) -> str:
-    recorded = [row[0] for row in run.sql(f"select distinct recipe from {table} order by recipe").fetchall()]
+def _recorded(run: Run, table: str) -> list[str]:
+    return [row[0] for row in run.sql(f"select distinct recipe from {table} order by recipe").fetchall()]
+
+
+def _has(recorded: Sequence[str]) -> str:
     return f"this run has {_some(recorded) if recorded else 'none'}"
 
 

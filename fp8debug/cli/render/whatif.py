@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from fp8debug import __version__
-from fp8debug.analysis.whatif import GemmErrors, OperandErrors, WhatIf
+from fp8debug.analysis.whatif import WhatIf
 from fp8debug.cli.render.json import without_nan
-from fp8debug.cli.render.matrix import Cell, Group, matrix_lines
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import chunks, display_width, escape, wrap
+from fp8debug.cli.render.whatif_figures import common_formats, figure_lines
 from fp8debug.cli.render.wording import count, listed, with_full_stop
 from fp8debug.formats import FORMATS
 
 WHATIF_VERSION = 1
-
-_UNKNOWN = Cell()
-_GEMMS = ("fprop", "dgrad", "wgrad")
-_MANY = 0.05
-_CLIPPED = 0.001
 
 
 def whatif_json(answer: WhatIf, path: str) -> str:
@@ -52,7 +46,7 @@ def _head(answer: WhatIf, looks: Looks, run_path: str) -> Iterator[str]:
     names = {fmt: healthy for entry in answer.operands for fmt, healthy in [(entry.fmt, entry.healthy_sqnr_db)]}
     healthy = [f"{value:.1f} dB in {fmt}" for fmt, value in names.items() if fmt in FORMATS]
     if healthy:
-        formats = _told(_common_formats(answer.operands))
+        formats = _told(common_formats(answer.operands))
         yield from wrap(f"{formats}A healthy SQNR is {listed(healthy)}; a healthy gain is 1.", looks.width)
 
 
@@ -98,7 +92,7 @@ def _next(looks: Looks, run_path: str, per_layer: bool) -> Iterator[str]:
 
 def _summed(answer: WhatIf, looks: Looks) -> Iterator[str]:
     yield looks.bold("SUMMED OVER LAYERS" if len(answer.layers) != 1 else escape(answer.layers[0]))
-    yield from _figures(answer, answer.operands, answer.gemms, looks, whole=True)
+    yield from figure_lines(answer, answer.operands, answer.gemms, looks, whole=True)
 
 
 def _layers(answer: WhatIf, looks: Looks, top: int) -> Iterator[str]:
@@ -108,7 +102,7 @@ def _layers(answer: WhatIf, looks: Looks, top: int) -> Iterator[str]:
         operands = [entry for entry in answer.operands if entry.layer == layer]
         yield from _heading(place, layer, max((entry.db_lost or 0.0 for entry in operands), default=0.0), looks)
         gemms = [entry for entry in answer.gemms if entry.layer == layer]
-        yield from _figures(answer, operands, gemms, looks, whole=False)
+        yield from figure_lines(answer, operands, gemms, looks, whole=False)
     left = len(answer.layers) - top
     if left > 0:
         yield ""
@@ -126,111 +120,3 @@ def _heading(place: int, layer: str, lost: float, looks: Looks) -> Iterator[str]
     yield f"{number:<3}{looks.bold(first)}"
     yield from (f"   {looks.bold(piece)}" for piece in rest)
     yield f"   {loss}"
-
-
-def _figures(
-    answer: WhatIf, operands: Sequence[OperandErrors], gemms: Sequence[GemmErrors], looks: Looks, *, whole: bool
-) -> Iterator[str]:
-    """The matrix of one layer, or of all; groups in which nothing stands out are left out unless `whole`."""
-    by_operand = {(entry.recipe, entry.tensor): entry for entry in operands if entry.gemm is None}
-    by_gemm = {(entry.recipe, entry.accumulation, entry.gemm): entry for entry in gemms}
-    known = {recipe for recipe, *_ in (*by_operand, *by_gemm)}
-    recipes = [recipe for recipe in answer.recipes if recipe in known]
-    groups = [
-        *_precision(recipes, answer.tensors, by_operand),
-        *_gemm_groups(recipes, by_gemm),
-        *_losses(recipes, answer.tensors, by_operand, whole=whole),
-    ]
-    yield from matrix_lines("recipe", [escape(recipe) for recipe in recipes], groups, looks)
-
-
-_ByOperand = dict[tuple[str, str], OperandErrors]
-_ByGemm = dict[tuple[str, str, str], GemmErrors]
-
-
-def _precision(recipes: Sequence[str], tensors: Sequence[str], entries: _ByOperand) -> Iterator[Group]:
-    if not _common_formats(entries.values()):
-        yield _group("format", recipes, tensors, entries, lambda entry: Cell(entry.fmt))
-    yield _group("SQNR, dB", recipes, tensors, entries, lambda entry: _decibels(entry.sqnr_db, entry))
-
-
-def _losses(recipes: Sequence[str], tensors: Sequence[str], entries: _ByOperand, *, whole: bool) -> Iterator[Group]:
-    cells: dict[str, Callable[[OperandErrors], Cell]] = {
-        "smallest 99 %, dB": lambda entry: _decibels(entry.sqnr_low_db, entry),
-        "become zero, %": lambda entry: _share(entry.underflow, _MANY),
-        "clipped, %": lambda entry: _share(entry.overflow, _CLIPPED),
-        "gain": _gain,
-    }
-    for title, cell in cells.items():
-        group = _group(title, recipes, tensors, entries, cell)
-        if whole or any(shown.is_bad or shown.is_odd for row in group.rows for shown in row):
-            yield group
-
-
-def _group(
-    title: str,
-    recipes: Sequence[str],
-    tensors: Sequence[str],
-    entries: _ByOperand,
-    cell: Callable[[OperandErrors], Cell],
-) -> Group:
-    rows = tuple(
-        tuple(cell(entries[recipe, tensor]) if (recipe, tensor) in entries else _UNKNOWN for tensor in tensors)
-        for recipe in recipes
-    )
-    return Group(title, tuple(tensors), rows)
-
-
-def _gemm_groups(recipes: Sequence[str], entries: _ByGemm) -> Iterator[Group]:
-    for accumulation in dict.fromkeys(accumulation for _, accumulation, _ in entries):
-        heads = [gemm for gemm in _GEMMS if any(key[1:] == (accumulation, gemm) for key in entries)]
-        rows = tuple(tuple(_error(entries.get((recipe, accumulation, gemm))) for gemm in heads) for recipe in recipes)
-        title = "GEMM error, %" if accumulation == "exact" else f"{accumulation}, %"
-        yield Group(title, tuple(heads), rows)
-
-
-def _common_formats(entries: Iterable[OperandErrors]) -> dict[str, str]:
-    """Format by tensor where it is the same under every recipe; empty where some differ."""
-    formats: dict[str, str] = {}
-    for entry in entries:
-        if formats.setdefault(entry.tensor, entry.fmt) != entry.fmt:
-            return {}
-    return formats
-
-
-def _decibels(value: float | None, entry: OperandErrors) -> Cell:
-    if value is None or not math.isfinite(value):
-        return Cell("exact") if entry.exact and entry.n_nonzero else _UNKNOWN
-    floor = FORMATS[entry.fmt].rounding_floor_sqnr_db if entry.fmt in FORMATS else -math.inf
-    return Cell(f"{value:.1f}", is_bad=value < floor)
-
-
-def _share(value: float | None, much: float) -> Cell:
-    if value is None:
-        return _UNKNOWN
-    percent = 100 * value
-    text = (
-        "0"
-        if percent == 0
-        else "<0.01"
-        if percent < 0.005
-        else f"{percent:.2f}"
-        if percent < 9.995
-        else f"{percent:.1f}"
-    )
-    return Cell(text, is_odd=value > much)
-
-
-def _gain(entry: OperandErrors) -> Cell:
-    if entry.gain is None:
-        return _UNKNOWN
-    bound = FORMATS[entry.fmt].max_gain_error if entry.fmt in FORMATS else math.inf
-    digits = ".3f" if abs(entry.gain) < 100 else ".3g"
-    return Cell(f"{entry.gain:{digits}}", is_bad=abs(entry.gain - 1) > bound)
-
-
-def _error(entry: GemmErrors | None) -> Cell:
-    if entry is None or entry.rel_l2 is None:
-        return _UNKNOWN
-    percent = 100 * entry.rel_l2
-    return Cell("0" if entry.exact else f"{percent:.2f}" if percent < 99.995 else f"{percent:.3g}")
