@@ -141,7 +141,9 @@ def test_hostile_and_long_names(ask: WhatIf, synthetic_run: ModuleType, tmp_path
 def test_groups_go_side_by_side_as_far_as_they_fit() -> None:
     rows = ((Cell("31.5"), Cell("25.6", is_bad=True)), (Cell("exact"), Cell()))
     groups = [Group("SQNR, dB", ("x", "dy"), rows), Group("a much longer title", ("x", "dy"), rows)]
-    assert list(matrix_lines("recipe", ["current", "a-recipe-whose-name-is-much-too-long"], groups, Looks(width=44))) == [
+    assert list(
+        matrix_lines("recipe", ["current", "a-recipe-whose-name-is-much-too-long"], groups, Looks(width=44))
+    ) == [
         "              SQNR, dB  a much longer title",
         "  recipe       x    dy              x    dy",
         "  current   31.5  25.6           31.5  25.6",
