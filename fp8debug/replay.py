@@ -70,7 +70,7 @@ class ScaleSimulator:
         """Return the scales in force for this pass, then let the histories see `amax` (None: not measured)."""
         tracks = self._tracks_of(layer, tensor)
         if moment.pass_ == "eval":
-            return [s for track in tracks for s in _scales_of(_rolled(track))]
+            return self.peek(layer, tensor, moment)
         advances = moment.pass_ in _ADVANCING
         if advances:
             self._roll_if_due(tracks, moment)
@@ -78,6 +78,14 @@ class ScaleSimulator:
         if advances:
             _see(tracks, amax)
         return scales
+
+    def peek(self, layer: str, tensor: str, moment: Moment) -> list[ScaleInForce]:
+        """Return the scales that `observe` would return; no history notices."""
+        tracks = self._tracks_of(layer, tensor)
+        rolls = [moment.pass_ == "eval" or self._is_due(track, moment) for track in tracks]
+        return [
+            s for track, roll in zip(tracks, rolls, strict=True) for s in _scales_of(_rolled(track) if roll else track)
+        ]
 
     def see(self, layer: str, tensor: str, moment: Moment, amax: float | None) -> None:
         """What `observe` does to the histories, at half its cost: for passes whose scales nobody asks for."""
@@ -93,11 +101,16 @@ class ScaleSimulator:
         return tracks
 
     def _roll_if_due(self, tracks: Sequence[_Track], moment: Moment) -> None:
-        period = (moment.step, 0 if self._per_step else moment.microbatch)
         for track in tracks:
-            if track.rolled_at is not None and period != track.rolled_at:
+            if self._is_due(track, moment) and track.rolled_at is not None:
                 track.state.roll(track.rolled_at[0])
-            track.rolled_at = period
+            track.rolled_at = self._period(moment)
+
+    def _is_due(self, track: _Track, moment: Moment) -> bool:
+        return moment.pass_ in _ADVANCING and track.rolled_at not in (None, self._period(moment))
+
+    def _period(self, moment: Moment) -> tuple[int, int]:
+        return (moment.step, 0 if self._per_step else moment.microbatch)
 
 
 def _new_track(recipe: DelayedScaling, tensor: str) -> _Track:

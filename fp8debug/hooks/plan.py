@@ -48,12 +48,16 @@ class CapturePlan:
         detail = _checked("detail", parse_some(*DETAILS, none="none"), options.detail)
         accumulation = _checked("accumulation", parse_some(*ACCUMULATIONS), options.accumulation)
         _checked("probe_memory", parse_count(0), options.probe_memory)
+        emulation = _emulation(options)
+        recipes = [parse_recipe(text) for text in options.recipes]
+        if emulation is not None:  # what the training computes with is to be seen, asked for or not
+            recipes.append(emulation.recipe)
         return cls(
             replace(options, tensors=tensors, detail=detail, accumulation=accumulation),
             Selection.from_regexes(options.layers, options.exclude),
             Schedule.from_options(options),
-            tuple({recipe.text: recipe for recipe in map(parse_recipe, options.recipes)}.values()),
-            _emulation(options),
+            tuple({recipe.text: recipe for recipe in recipes}.values()),
+            emulation,
         )
 
 

@@ -20,6 +20,7 @@ from torch import nn
 from fp8debug.hooks.backends.base import Backend, FoundLayer
 from fp8debug.hooks.clock import Clock, FinishedStep
 from fp8debug.hooks.emulate.emulation import Emulation, emulated_text
+from fp8debug.hooks.emulate.linear import emulated_forward
 from fp8debug.hooks.measure.engine import Engine
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.probe.gemms import GemmProbe
@@ -28,7 +29,7 @@ from fp8debug.hooks.scalars import as_scalar
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.training import TrainingWatch
 from fp8debug.hooks.writer import PartWriter
-from fp8debug.replay import Moment
+from fp8debug.replay import Moment, ScaleInForce
 from fp8debug.rundir import LayerInfo, Manifest, RunDir
 
 MAX_BUFFERED_BYTES = 32 << 20
@@ -76,6 +77,7 @@ class Session:
         self._recorder = Recorder(engine, plan.recipes, plan.options.rolls, 0, rank, plan.options.detail)
         self._probe = self._gemm_probe()
         self._writer = PartWriter(run_dir, rank)
+        self._modules: dict[str, weakref.ref[nn.Module]] = {}
         self._weights_seen: set[tuple[str, int]] = set()
         self._n_steps = 0
         self._problems: list[str] = []
@@ -109,6 +111,7 @@ class Session:
             for name, reason in self.emulation.add(taken).items():
                 self._recorder.event("not_emulated", reason, step=None, layer=name)
         self._backend.attach(taken, self)
+        self._modules |= {layer.name: weakref.ref(layer.module) for layer in taken}
         names = {layer.name for layer in taken}
         self._manifest.roots += sorted({layer.root for layer in found})
         self._manifest.layers += [
@@ -239,7 +242,7 @@ class Session:
         sampled, raw = schedule.sampled(moment.step), schedule.raw(moment.step)
         if moment.pass_ == "eval" and (moment.call or not sampled):
             return
-        seen = Observed(layer, tensor, value, gemm_dtype, moment)
+        seen = Observed(layer, tensor, value, gemm_dtype, moment, self._emulated_scales(layer, tensor))
         facts = self._recorder.record(seen, sampled=sampled, raw=raw)
         if facts is not None and self._probe is not None:
             self._probe.observe(seen, facts)
@@ -259,6 +262,14 @@ class Session:
         self._recorder.note_unsupported(layer, None, reason, self.clock.step)
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _emulated_scales(self, layer: str, tensor: str) -> Sequence[ScaleInForce]:
+        """What an emulated layer really casts with, ours or one that the script emulates by itself."""
+        module = self._modules[layer]()
+        forward = None if module is None else emulated_forward(module)
+        if forward is None or forward.last_call is None or tensor not in ("x", "w", "dy"):
+            return ()
+        return forward.last_call.scales_in_force(tensor)
 
     def _gemm_probe(self) -> GemmProbe | None:
         options, recorder = self._plan.options, self._recorder

@@ -58,8 +58,11 @@ class EmulatedCall:
     def scales_in_force(self, tensor: str) -> list[ScaleInForce]:
         """The delayed scale that x, w or dy of this call is cast with; empty under recipes without a memory.
 
-        May be asked from the call on; asked for dy before its cast, it tells which scale that will have.
+        Empty also for a tensor that is not cast. May be asked from the call on; asked for dy before its cast, it tells
+        which scale that will have.
         """
+        if not self._emulator.plan.casts(tensor):
+            return []
         if tensor in self._in_force:
             return [self._in_force[tensor]]
         return self._emulator.keeper.expected(self._layer, tensor, self._moment_of(tensor))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fp8debug.blocks import GEMMS
 from fp8debug.config import EMULATED_PARTS, GEMM_NAMES, BadValue, parse_some
 from fp8debug.errors import UsageError
 from fp8debug.hooks.selection import compile_patterns
@@ -73,3 +74,9 @@ class EmulationPlan:
         gemms = [part for part in self.only if part in GEMM_NAMES]
         operands = [part for part in self.only if part not in GEMM_NAMES]
         return (not gemms or gemm in gemms) and (not operands or tensor in operands)
+
+    def casts(self, tensor: str) -> bool:
+        """Whether any GEMM reads this operand quantised."""
+        return any(
+            self.quantizes(tensor, gemm) for gemm, operands in GEMMS.items() if tensor in {name for name, _ in operands}
+        )

@@ -51,9 +51,9 @@ class ScaleKeeper:
             return self._simulator.observe(layer, tensor, moment, amax)[0]
 
     def expected(self, layer: str, tensor: str, moment: Moment) -> list[ScaleInForce]:
-        """The delayed scale that a cast at this moment would have; changes no scale. Empty under other recipes."""
+        """The delayed scale that a cast at this moment would have; nothing changes. Empty under other recipes."""
         with self._lock:
-            return self._simulator.observe(layer, tensor, moment, 0.0)[:1]  # an amax of 0 enters no history
+            return self._simulator.peek(layer, tensor, moment)[:1]
 
     def own_scale(self, tensor: str, value: Tensor) -> np.float32 | None:
         """The scale that a memoryless recipe gives `value`; None where it gives none for the whole tensor."""

@@ -191,3 +191,62 @@ def test_manifests_from_before_still_load(attach: Attach, recorded: Recorded) ->
     for layer in manifest["layers"]:
         del layer["emulated"]
     assert parse_manifest(recorded.path / "run.json", json.dumps(manifest)).layers[0].emulated is None
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["attach-emulates", "script-emulates"])
+def test_rows_are_of_what_the_training_computed_with(ours: bool, attach: Attach, recorded: Recorded) -> None:
+    """One row a record, recipe and format: the framework's in place of the simulated one; others beside it."""
+    recipe = "delayed:amax_history_len=2"
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    if not ours:
+        fp8debug.emulate(model, recipe, layers="0", quiet=True)
+    options: dict[str, Any] = {"emulate": recipe, "keep_bf16": "1"} if ours else {"recipes": ("delayed", recipe)}
+    with attach(model, **{"recipes": ("delayed",)} | options):
+        for _ in range(3):
+            model(torch.randn(4, 8)).sum().backward()
+    sources = {
+        (layer, tensor, text): source
+        for layer in "01"
+        for tensor in ("x", "w", "dy")
+        for text, source in (("delayed", "simulated"), (recipe, "framework" if layer == "0" else "simulated"))
+    }
+    for table in ("scales", "errors"):
+        rows = recorded.rows(table, alternate=False)
+        assert {(r["layer"], r["tensor"], r["recipe"]): r["source"] for r in rows} == sources
+        keys = [(row["seq"], row["recipe"], row["fmt"]) for row in rows]
+        assert len(keys) == len(set(keys))
+
+
+def test_operands_that_are_not_cast_have_no_scale_in_force(attach: Attach, recorded: Recorded) -> None:
+    model = nn.Linear(8, 8)
+    with attach(model, emulate="delayed", emulate_only="dgrad"):
+        model(torch.randn(4, 8, requires_grad=True)).sum().backward()
+    sources = {row["tensor"]: row["source"] for row in recorded.rows("scales", alternate=False)}
+    assert sources == {"x": "simulated", "w": "framework", "dy": "framework"}
+
+
+def test_a_capture_leaves_an_emulated_training_as_it_is(attach: Attach) -> None:
+    """Bit for bit, with a capture that asks for every scale, also for gradients that come after later forwards."""
+
+    def train(capture: bool) -> list[torch.Tensor]:
+        torch.manual_seed(5)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        emulation = fp8debug.emulate(model, "delayed:amax_history_len=2,margin=3", quiet=True)
+        session = attach(model, every=2) if capture else None
+        losses = []
+        for step in range(6):
+            first, second = (model(torch.randn(4, 8) * 2**step).square().mean() for _ in range(2))
+            second.backward()
+            third = model(torch.randn(4, 8)).square().mean()
+            first.backward()  # a pipeline's order: its gradient comes after the forward of the next micro-batch
+            third.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses += [first.detach(), second.detach(), third.detach()]
+        if session is not None:
+            session.close()
+        emulation.remove()
+        return [*losses, *(parameter.detach() for parameter in model.parameters())]
+
+    assert all(torch.equal(a, b) for a, b in zip(train(False), train(True), strict=True))

@@ -19,6 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 import fp8debug
 from fp8debug.hooks.emulate.linear import emulated_forward
+from fp8debug.recipes import parse_recipe
+from fp8debug.replay import Moment, ScaleSimulator
 
 if TYPE_CHECKING:
     from tests.hooks.conftest import Attach, Recorded
@@ -213,10 +215,8 @@ def test_w_advances_once_a_step_even_if_the_scaler_skips_it(skip: bool) -> None:
 
 @pytest.mark.parametrize("rolls", ["microbatch", "step"])
 @pytest.mark.parametrize("reentrant", [False, True], ids=["checkpoint", "reentrant"])
-def test_a_capture_simulates_the_very_same_scales(
-    reentrant: bool, rolls: str, attach: Attach, recorded: Recorded
-) -> None:
-    """Two implementations: the capture replays amaxes it measured, the emulation casts with them in the training."""
+def test_a_capture_sees_the_scales_in_force(reentrant: bool, rolls: str, attach: Attach, recorded: Recorded) -> None:
+    """What the layers say they cast with is what is recorded, and what the amaxes that were recorded lead to."""
     torch.manual_seed(3)
     model = Model(reentrant)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -250,8 +250,23 @@ def test_a_capture_simulates_the_very_same_scales(
                 optimizer.zero_grad()
     where = ("step", "microbatch", "call", "pass", "layer", "tensor", "fmt")
     key = (*where, "scale", "scale_inv", "amax_used", "history_zeros", "n_rolls", "set_at_step", "status")
-    simulated = {tuple(row[name] for name in key) for row in recorded.rows("scales", alternate=False)}
-    assert simulated <= set(told)
-    assert {t for t in told if t[5] != "w"} == {s for s in simulated if s[5] != "w"}
-    assert len(simulated) > 100 and {s[3] for s in simulated} == {"forward", "recompute", "backward"}
+    rows = recorded.rows("scales", alternate=False)
+    assert {row["source"] for row in rows} == {"framework"}
+    in_force = {tuple(row[name] for name in key) for row in rows}
+    assert in_force <= set(told)
+    assert {t for t in told if t[5] != "w"} == {s for s in in_force if s[5] != "w"}
+    assert len(in_force) > 100 and {s[3] for s in in_force} == {"forward", "recompute", "backward"}
     assert {layer["emulated"] for layer in recorded.manifest["layers"]} == {RECIPE}
+    assert replayed(recorded, rolls) == {(row["seq"], row["scale"]) for row in rows}
+
+
+def replayed(recorded: Recorded, rolls: str) -> set[tuple[int, float]]:
+    """The scale of each record, from the recorded amaxes alone."""
+    simulator = ScaleSimulator([parse_recipe(RECIPE)], rolls)
+    found = set()
+    for row in recorded.rows("tensors"):
+        moment = Moment(row["step"], row["microbatch"], row["call"], row["pass"])
+        scale = simulator.observe(row["layer"], row["tensor"], moment, row["amax"])[0].scale
+        assert scale is not None
+        found.add((row["seq"], float(scale)))
+    return found
