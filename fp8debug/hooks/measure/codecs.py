@@ -92,7 +92,9 @@ def fake_quantize(t: Tensor, fmt: Format) -> Tensor:
 
     NaN stays NaN even in formats without one.
     """
-    if fmt.is_scale or fmt.name in _FLOAT8_DTYPES:
+    # Back from E4M3 is the CPU's slowest cast, three times as long as to do without it.
+    does_without = fmt.name == "E4M3" and t.device.type == "cpu"
+    if fmt.is_scale or (fmt.name in _FLOAT8_DTYPES and not does_without):
         return decode(encode(t, fmt), fmt)
     return _rounded(_as_float32(t), fmt)
 
@@ -148,10 +150,10 @@ def _power_of_two(magnitude: Tensor, fmt: Format) -> Tensor:
 
 
 def _rounded(x: Tensor, fmt: Format) -> Tensor:
-    magnitude = x.abs().clamp(max=fmt.max)
+    magnitude = x.abs().clamp_(max=fmt.max)  # in place from here on: a third of the time is in new memory
     # Adding 2^(e + 23 - m) leaves exactly m bits below the leading one, and the float32 adder rounds to even.
-    power_of_two = _power_of_two(magnitude, fmt) * 2.0 ** (_MANTISSA_BITS - fmt.mantissa_bits)
-    return ((magnitude + power_of_two) - power_of_two).copysign(x)
+    power_of_two = _power_of_two(magnitude, fmt).mul_(2.0 ** (_MANTISSA_BITS - fmt.mantissa_bits))
+    return magnitude.add_(power_of_two).sub_(power_of_two).copysign_(x)
 
 
 def _codes(x: Tensor, fmt: Format) -> Tensor:

@@ -72,7 +72,7 @@ def quantize(
     if scale is None:
         raise ValueError(f"recipe {recipe.text} has a history: expected the scale in force, got None")
     factor = torch.tensor(scale, device=line.device)  # divided by a Python number, GPUs multiply with the reciprocal
-    return fake_quantize(line * factor, fmt) / factor
+    return fake_quantize(line * factor, fmt).div_(factor)
 
 
 def largest_magnitude(t: Tensor) -> float:
@@ -99,7 +99,7 @@ def _quantize_blocks(
     factors = recipe.factors(block_amax, float(block_amax.max(initial=0)) if amax is None else amax, fmt)
     encode, decode = (torch.from_numpy(f).to(line.device)[:, None, :, None] for f in (factors.encode, factors.decode))
     scaled = tiles / encode if factors.divides else tiles * encode
-    values = _rounded(scaled, recipe, tensor, fmt, generator) * decode
+    values = _rounded(scaled, recipe, tensor, fmt, generator).mul_(decode)
     return values.flatten(0, 1).flatten(1, 2)[: line.shape[0], : line.shape[1]]
 
 
