@@ -44,6 +44,12 @@ def cast_oracles() -> ModuleType:
     return _load(ROOT / "benchmarks" / "cast_oracles.py")
 
 
+@pytest.fixture(scope="session")
+def emulated_training() -> ModuleType:
+    """Training the demo GPT under emulation, as the benchmark does: `VARIANTS`, `train`."""
+    return _load(ROOT / "benchmarks" / "emulated_training.py")
+
+
 def _load(path: Path) -> ModuleType:
     if path.stem not in sys.modules:
         spec = importlib.util.spec_from_file_location(path.stem, path)
