@@ -7,8 +7,14 @@ the i-th step of every variant runs next to the i-th bare step. CPU ratio: CPU s
 in the pause after it (background writing is charged) over the same of `bare`; the median over steps is reported.
 `bare again` is a second untouched process: the noise floor.
 
+*histograms every step* samples each step without details: health, scales, histograms and error sums of `current` and
+`delayed`. *everything every step* adds channels and GEMM results, and with `five recipes` (`mxfp8`, `block` and `nvfp4`
+beside the two) blocks as well; the column `every 50` says what that comes to when each 50th step is sampled, the others
+costing what *not sampled* does. `default settings` samples each 50th step too, so short runs of this benchmark see
+none of its samples.
+
 `setup` below makes the file a variant for any harness that calls `setup(model, optimizer, folder)`; which variant is
-said by FP8DEBUG_BENCH (default `every step, numba`).
+said by FP8DEBUG_BENCH (default `histograms every step, numba`).
 
 `aminmax alone` is the floor of anything that looks at every element: hooks that call torch.aminmax on the same tensors
 and keep nothing. `torch.save in hooks` is what one writes oneself in a hurry.
@@ -25,24 +31,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+HISTOGRAMS = "histograms every step, numba"
+FIVE_RECIPES = ("current", "delayed", "mxfp8", "block", "nvfp4")
 VARIANTS: dict[str, dict[str, Any]] = {
-    "every step, numba": {"every": 1, "engine": "numba"},
-    "every step, torch": {"every": 1, "engine": "torch"},
+    HISTOGRAMS: {"every": 1, "engine": "numba", "detail": ()},
+    "histograms every step, torch": {"every": 1, "engine": "torch", "detail": ()},
+    "everything every step": {"every": 1, "engine": "numba"},
+    "everything every step, five recipes": {"every": 1, "engine": "numba", "recipes": FIVE_RECIPES},
     "not sampled, numba": {"every": 1_000_000, "engine": "numba"},
     "not sampled, torch": {"every": 1_000_000, "engine": "torch"},
     "default settings": {},
 }
 FLOOR, NAIVE = "aminmax alone", "torch.save in hooks"
 YARDSTICKS = ("bare again", FLOOR, NAIVE)
+NOT_SAMPLED = "not sampled, numba"
 LIMITS = {
-    "every step, numba": 1.15,
-    "every step, torch": 1.6,
-    "not sampled, numba": 1.03,
+    HISTOGRAMS: 1.15,
+    "histograms every step, torch": 1.6,
+    NOT_SAMPLED: 1.03,
     "not sampled, torch": 1.10,
 }
 WARM_UP, SETTLE_S, THREADS = 3, 0.2, 2
@@ -65,7 +76,7 @@ class Variant:
 
 def setup(model: Any, optimizer: Any, folder: str) -> Variant:
     """Attach to `model` as the variant named by FP8DEBUG_BENCH."""
-    return Variant(model, folder, VARIANTS[os.environ.get("FP8DEBUG_BENCH", "every step, numba")])
+    return Variant(model, folder, VARIANTS[os.environ.get("FP8DEBUG_BENCH", HISTOGRAMS)])
 
 
 def hook_floor(model: Any) -> None:
@@ -185,6 +196,8 @@ class Row:
     mb_per_step: float
     limit: float | None
     same_loss: bool
+    every_50: float | None = None
+    """What the ratio would be if one step in 50 were like this and the others not sampled."""
 
     @property
     def missed(self) -> bool:
@@ -200,6 +213,15 @@ def summarise(name: str, records: list[dict[str, float]], bare: list[dict[str, f
     return Row(name, median, q1, q3, wall, mb_per_step, LIMITS.get(name), same)
 
 
+def with_every_50(rows: list[Row]) -> list[Row]:
+    """Fill `every_50` of what samples every step, where `not sampled` was measured too."""
+    other = {row.name: row.cpu_ratio for row in rows}.get(NOT_SAMPLED)
+    if other is None:
+        return rows
+    sampled = [name for name, options in VARIANTS.items() if options.get("every") == 1]
+    return [replace(r, every_50=other + (r.cpu_ratio - other) / 50 if r.name in sampled else None) for r in rows]
+
+
 def heading(bare: list[dict[str, float]]) -> str:
     """Machine, versions and what the ratios refer to."""
     import torch
@@ -212,12 +234,14 @@ def heading(bare: list[dict[str, float]]) -> str:
 
 def print_table(rows: list[Row]) -> None:
     """The table for a terminal."""
-    print(f"{'variant':22} {'cpu ratio':>9} {'q1-q3':>11} {'wall ratio':>10} {'MB/step':>8} {'limit':>6}  same loss")
+    names = f"{'variant':35} {'cpu ratio':>9} {'q1-q3':>11} {'every 50':>8}"
+    print(f"{names} {'wall ratio':>10} {'MB/step':>8} {'limit':>6}  same loss")
     for r in rows:
         quartiles = f"{r.q1:5.2f}-{r.q3:<5.2f}"
+        sparse = "" if r.every_50 is None else f"{r.every_50:.3f}"
         print(
-            f"{r.name:22} {r.cpu_ratio:9.3f} {quartiles} {r.wall_ratio:10.3f} {r.mb_per_step:8.3f} {r.limit or '':>6}  "
-            f"{r.same_loss}"
+            f"{r.name:35} {r.cpu_ratio:9.3f} {quartiles} {sparse:>8} {r.wall_ratio:10.3f} {r.mb_per_step:8.3f} "
+            f"{r.limit or '':>6}  {r.same_loss}"
         )
 
 
@@ -225,8 +249,10 @@ def write_markdown(page: Path, about: str, rows: list[Row]) -> None:
     """Replace what stands between the two `overhead` comments of a page."""
     from pages import replace_section
 
-    lines = ["| variant | CPU ratio | quartiles | MB a step |", "| --- | --- | --- | --- |"]
-    lines += [f"| {r.name} | {r.cpu_ratio:.2f} | {r.q1:.2f} to {r.q3:.2f} | {r.mb_per_step:.2f} |" for r in rows]
+    lines = ["| variant | CPU ratio | quartiles | every 50 | MB a step |", "| --- | --- | --- | --- | --- |"]
+    for r in rows:
+        sparse = "" if r.every_50 is None else f"{r.every_50:.2f}"
+        lines.append(f"| {r.name} | {r.cpu_ratio:.2f} | {r.q1:.2f} to {r.q3:.2f} | {sparse} | {r.mb_per_step:.2f} |")
     replace_section(page, "overhead", [*lines, "", f"{about}."])
 
 
@@ -247,7 +273,7 @@ def main() -> int:
         records = measure(names, args.steps, Path(folder))
         sizes = {name: megabytes_per_step(Path(folder), name, args.steps) for name in names}
     bare = records.pop("bare")
-    rows = [summarise(name, found, bare, sizes[name]) for name, found in records.items()]
+    rows = with_every_50([summarise(name, found, bare, sizes[name]) for name, found in records.items()])
     print(heading(bare))
     print_table(rows)
     if args.json:

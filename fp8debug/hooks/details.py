@@ -7,7 +7,6 @@ grow with micro-batches; of large tensors on a sample that each row names.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -114,7 +113,7 @@ class DetailMaker:
             gemm = gemm_of(tensor, sample.orientation)
             head = (recipe.text, fmt.name, alternate, sample.orientation, gemm, sample.text, sample.n_total)
             # Nothing is rounded before the GEMM would round it, hence no `approx`.
-            rows.append((*key, *head, *astuple(meter.summary()), None))
+            rows.append((*key, *head, *meter.summary().cells(), None))
 
 
 def _is_plain(recipe: Recipe) -> bool:

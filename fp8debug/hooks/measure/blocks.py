@@ -10,8 +10,8 @@ comes from its BF16 rounding, so that this rounding, which is a part of the reci
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,13 @@ class BlockSummary:
     scale_max: float | None = None
     worst_block: int | None = None
     worst_block_sqnr_db: float | None = None
+
+    def cells(self) -> tuple[Any, ...]:
+        """In order of definition."""
+        return tuple(getattr(self, name) for name in _SUMMARY_NAMES)
+
+
+_SUMMARY_NAMES = tuple(field.name for field in fields(BlockSummary))
 
 
 class BlockMeter:
