@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from dataclasses import dataclass
 
 from fp8debug.analysis.liveness import liveness
@@ -46,6 +47,8 @@ class RunFacts:
     n_layers_matched: int
     tensors: tuple[str, ...]
     recipes: tuple[str, ...]
+    emulated: dict[str, int]
+    """Recipes that layers computed with, such as `current, only dy`, and in how many of them."""
     loss: Course
     grad_norm: Course
 
@@ -129,6 +132,7 @@ def run_facts(run: Run) -> RunFacts:
         n_layers_matched=sum(layer.matched for layer in manifest.layers),
         tensors=tuple(manifest.tensors),
         recipes=tuple(manifest.recipes),
+        emulated=dict(Counter(layer.emulated for layer in manifest.layers if layer.emulated is not None)),
         loss=Course(*row[5:9]),
         grad_norm=Course(*row[9:13]),
     )

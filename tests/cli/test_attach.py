@@ -31,6 +31,8 @@ def test_every_option_reaches_the_hooks(script: Place) -> None:
         *("--every", "7", "--first", "3", "--steps", "0-9,100,200-", "--raw-every", "11"),
         *("--recipe", "current", "--recipe", "delayed:amax_history_len=16,margin=1", "--rolls", "step"),
         *("--out", "o", "--name", "n", "--force", "--list-layers", "--engine", "torch"),
+        *("--detail", "gemms,channels", "--accumulation", "exact hopper-fast", "--probe-memory", "5"),
+        *("--emulate", "mxfp8", "--keep-bf16", "head", "--keep-bf16", "embed", "--emulate-only", "wgrad,dy"),
     ]
     assert script.attach(*given, "train.py", "--lr", "1").code == 0
     init = script.calls()[0][1]
@@ -45,6 +47,12 @@ def test_every_option_reaches_the_hooks(script: Place) -> None:
         "recipes": ["current", "delayed:amax_history_len=16,margin=1"],
         "rolls": "step",
         "engine": "torch",
+        "detail": ["channels", "gemms"],
+        "accumulation": ["exact", "hopper-fast"],
+        "probe_memory": 5,
+        "emulate": "mxfp8",
+        "keep_bf16": ["head", "embed"],
+        "emulate_only": ["dy", "wgrad"],
         "out": "o",
         "name": "n",
         "force": True,

@@ -109,7 +109,7 @@ def test_a_threshold_is_replaced(report: Report) -> None:
 
 def test_the_commands_of_the_report_can_be_pasted(report: Report) -> None:
     text = report("faulty")
-    command = text[text.index('  fp8debug sql faulty "') : text.index("  # what else can be asked:")]
+    command = text[text.index('  fp8debug sql faulty "') : text.index("  # what other recipes would do")]
     ran = subprocess.run(
         ["bash", "-c", command.replace("fp8debug", f"{sys.executable} -m fp8debug")],
         cwd=report.folder, capture_output=True, text=True, check=False,

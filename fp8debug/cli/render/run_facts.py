@@ -35,6 +35,9 @@ def _facts(report: Report, facts: RunFacts) -> Iterator[tuple[str, str]]:
     if facts.grad_norm.first is not None:
         yield "gradient", f"norm {_course(facts.grad_norm)}"
     yield "layers", _layers(facts)
+    if facts.emulated:
+        emulated = [f"{escape(text)} in {count(n, 'layer')}" for text, n in facts.emulated.items()]
+        yield "emulated", f"{listed(emulated)}: these computed on quantised operands"
     yield "recipes", _recipes(report)
     yield "verdict", _verdict(report)
     if scope := _scope(report.scope):

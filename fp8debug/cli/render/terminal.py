@@ -161,6 +161,9 @@ def _next(report: Report, looks: Looks, run_path: str) -> Iterator[str]:
     shown = (*report.candidates, *report.watch)
     if shown:
         yield from _evidence_command(shown[0], looks, run_path)
+    if report.run.n_sampled_steps:
+        yield f"  {looks.dim('# what other recipes would do to these tensors:')}"
+        yield f"  fp8debug whatif {shlex.quote(run_path)}"
     yield f"  {looks.dim('# what else can be asked:')}"
     yield f"  {_short_sql(run_path)}"
     yield f"  {looks.dim('# all of this for a program:')}"

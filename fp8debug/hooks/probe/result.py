@@ -14,7 +14,7 @@ from fp8debug.hooks.probe.quantized import Quantized, quantized
 from fp8debug.recipes import Recipe
 
 EMULATED_LINES = 16
-"""Rows, and columns, of a result whose accumulation is emulated: that costs a hundred times an exact product."""
+"""Rows, and columns, of a result where any accumulation is emulated: that costs a hundred times an exact product."""
 
 
 class _Choice(NamedTuple):
@@ -38,16 +38,8 @@ def gemm_cells(
         recipes: a recipe whose scale is not known for both operands gives no row.
         accumulations: of exact, hopper-fast, hopper-promoted; `product` knows which suits a recipe.
     """
-    if "exact" in accumulations:
-        yield from _cells(gemm, first, second, recipes, ("exact",))
-    emulated = [a for a in accumulations if a != "exact"]
-    if emulated:
-        yield from _cells(gemm, first.thinned(EMULATED_LINES), second.thinned(EMULATED_LINES), recipes, emulated)
-
-
-def _cells(
-    gemm: str, first: Operand, second: Operand, recipes: Sequence[Recipe], accumulations: Sequence[str]
-) -> Iterator[tuple[Any, ...]]:
+    if set(accumulations) != {"exact"}:  # exact ones too: figures side by side must be of one sample
+        first, second = first.thinned(EMULATED_LINES), second.thinned(EMULATED_LINES)
     sample = f"rows {first.lines.text}, columns {second.lines.text}"
     with np.errstate(all="ignore"):  # infinities and NaN are data
         reference = _Reference(first, second)
