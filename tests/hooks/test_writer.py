@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 ARROW = {
     **{word: word for word in ("bool", "int32", "int64", "uint64", "string")},
-    **{"float32": "float", "float64": "double", "list<int64>": "list<item: int64>"},
+    **{"float32": "float", "float64": "double"},
+    **{"list<int32>": "list<item: int32>", "list<int64>": "list<item: int64>"},
     **{"list<float32>": "list<item: float>", "list<float64>": "list<item: double>"},
 }
 
@@ -56,7 +57,8 @@ def test_every_table_is_what_the_schema_says(attach: Attach, recorded: Recorded)
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3, dtype=torch.float32))
     unused = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with attach(nn.ModuleDict({"a": model, "b": unused}), raw_every=1):
+    recipes = ["current", "delayed", "mxfp8"]
+    with attach(nn.ModuleDict({"a": model, "b": unused}), raw_every=1, recipes=recipes):
         model(torch.randn(2, 3)).sum().backward()
         optimizer.step()
     for name, table in schema.TABLES.items():

@@ -106,8 +106,10 @@ def _unit_sums(x: Float32, read: Float32, encode: np.float32, decode: np.float32
     return x2, err2, float(overflow), q2, xq, float(nonzero), float(kept)
 
 
-@kernel("void(float32[:, ::1], float32[:, ::1], int64, int64, uint32[:, ::1], float32[:, ::1], float32[:, ::1],"
-        " float32[::1], float64[::1])")  # fmt: skip
+@kernel(
+    "void(float32[:, ::1], float32[:, ::1], int64, int64, uint32[:, ::1], float32[:, ::1], float32[:, ::1],"
+    " float32[::1], float64[::1])"
+)
 def sum_blocks(
     x: Float32,
     read: Float32,
