@@ -73,13 +73,13 @@ class EmulatedCall:
 
     def operand(self, tensor: str, value: Tensor) -> Operand:
         """An operand to be read by GEMMs; x and w are cast again in the backward pass, with the scale they had."""
-        if tensor == "dy" or tensor not in self._scales:
+        if self._emulator.plan.casts(tensor) and (tensor == "dy" or tensor not in self._scales):
             keeper = self._emulator.keeper
             in_force = keeper.in_force(self._layer, tensor, self._moment_of(tensor), value)
             if in_force is not None:
                 self._in_force[tensor] = in_force
             self._scales[tensor] = keeper.own_scale(tensor, value) if in_force is None else in_force.scale
-        return Operand(self._emulator, tensor, value, self._scales[tensor])
+        return Operand(self._emulator, tensor, value, self._scales.get(tensor))
 
     def _moment_of(self, tensor: str) -> Moment:
         return self.moment._replace(pass_="backward") if tensor == "dy" else self.moment
