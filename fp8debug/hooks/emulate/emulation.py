@@ -77,7 +77,7 @@ class Emulation:
         unmatched = self._plan.unmatched([*self.layers, *self.kept, *self.left])
         if unmatched:
             quoted = ", ".join(f"'{pattern}'" for pattern in unmatched)
-            parts.append(f"; nothing to keep matched {quoted}")
+            parts.append(f"; no layer to keep matches {quoted}")
         return "".join(parts)
 
     def __enter__(self) -> Emulation:

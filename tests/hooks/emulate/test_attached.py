@@ -151,7 +151,7 @@ def test_models_that_come_later_are_emulated_too(
 ) -> None:
     facts = zygote.run("second_model_later", tmp_path / "a", emulate="current", keep_bf16=["head"])
     assert [line for line in facts["said"] if "emulating" in line] == [
-        "fp8debug: emulating current in 2 layers; nothing to keep matched 'head'",
+        "fp8debug: emulating current in 2 layers; no layer to keep matches 'head'",
         "fp8debug: emulating current in 3 layers, 1 kept in high precision",
     ]
     assert set(emulated(read_run(tmp_path / "a/run")).values()) == {None, "current"}

@@ -212,9 +212,7 @@ def test_names_and_lines(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert emulation.layers == ["blocks.0.a", "blocks.1.a", "blocks.1.b"]
     assert emulation.kept == ["blocks.0.b", "head"]
-    line = (
-        "fp8debug: emulating delayed, only w,dy in 3 layers, 2 kept in high precision; nothing to keep matched 'nosuch'"
-    )
+    line = "fp8debug: emulating delayed, only w,dy in 3 layers, 2 kept in high precision; no layer to keep matches 'nosuch'"
     assert capsys.readouterr() == ("", line + "\n")
     emulation.remove()
     assert capsys.readouterr().err == "fp8debug: 3 emulated layers never ran: blocks.0.a, blocks.1.a, blocks.1.b\n"
