@@ -10,7 +10,8 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from fp8debug.errors import UsageError
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.modules import ModuleBackend
-from fp8debug.hooks.emulate.linear import EmulatedForward, Emulator, emulated_forward
+from fp8debug.hooks.emulate.linear import EmulatedForward, emulated_forward
+from fp8debug.hooks.emulate.operands import Emulator
 from fp8debug.hooks.emulate.plan import EmulationPlan
 from fp8debug.hooks.say import nowhere, on_stderr
 from fp8debug.hooks.selection import Selection

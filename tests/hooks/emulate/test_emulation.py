@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import fp8debug
 from fp8debug.errors import Fp8DebugError, UsageError
-from fp8debug.hooks.emulate import linear
+from fp8debug.hooks.emulate.operands import Operand
 
 ALL_READS = {
     "fprop": {"x", "w"},
@@ -162,16 +162,16 @@ def test_only(only: str, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
         if (not gemms or gemm in gemms) and (not operands or tensor in operands)
     }
     reads: set[tuple[str, str]] = set()
-    read = linear.Operand.read
+    read = Operand.read
 
-    def log(self: linear.Operand, gemm: str, orientation: str, dtype: torch.dtype) -> Tensor:
+    def log(self: Operand, gemm: str, orientation: str, dtype: torch.dtype) -> Tensor:
         value = read(self, gemm, orientation, dtype)
         exact = self.value if orientation == "row" else self.value.T
         if not torch.equal(value, exact):
             reads.add((gemm, self._tensor))
         return value
 
-    monkeypatch.setattr(linear.Operand, "read", log)
+    monkeypatch.setattr(Operand, "read", log)
     model = seeded()
     with fp8debug.emulate(model, "current", only=only, quiet=True):
         outcome(model, x)
@@ -212,8 +212,8 @@ def test_names_and_lines(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert emulation.layers == ["blocks.0.a", "blocks.1.a", "blocks.1.b"]
     assert emulation.kept == ["blocks.0.b", "head"]
-    line = "fp8debug: emulating delayed, only w,dy in 3 layers, 2 kept in high precision; no layer to keep matches 'nosuch'"
-    assert capsys.readouterr() == ("", line + "\n")
+    line = "fp8debug: emulating delayed, only w,dy in 3 layers, 2 kept in high precision"
+    assert capsys.readouterr() == ("", f"{line}; no layer to keep matches 'nosuch'\n")
     emulation.remove()
     assert capsys.readouterr().err == "fp8debug: 3 emulated layers never ran: blocks.0.a, blocks.1.a, blocks.1.b\n"
 
