@@ -9,7 +9,7 @@ import numpy as np
 
 from fp8debug.formats import Format
 from fp8debug.hooks.probe.operand import Float64Array, Operand
-from fp8debug.hooks.probe.product import product
+from fp8debug.hooks.probe.product import exact_product, product
 from fp8debug.hooks.probe.quantized import Quantized, quantized
 from fp8debug.recipes import Recipe
 
@@ -69,7 +69,7 @@ class _Reference:
     """The sampled results in high precision."""
 
     def __init__(self, first: Operand, second: Operand) -> None:
-        self._y: Float64Array = first.exact @ second.exact.T
+        self._y = exact_product(first.exact, second.exact)
         self._a2, self._b2 = np.square(first.exact), np.square(second.exact)
         self._x2w2 = float(self._a2.sum(axis=0) @ self._b2.sum(axis=0))
 
@@ -79,7 +79,7 @@ class _Reference:
         finite = np.isfinite(y) & np.isfinite(q)
         n = int(finite.sum())
         if n < y.size:
-            y, q, x2w2 = y[finite], q[finite], float((self._a2 @ self._b2.T)[finite].sum())
+            y, q, x2w2 = y[finite], q[finite], float(exact_product(self._a2, self._b2)[finite].sum())
         err = y - q
         pairs = ((y, y), (q, q), (y, q), (err, err))
         return (n, finite.size - n, *(float(np.vdot(u, v)) for u, v in pairs), x2w2)
