@@ -24,6 +24,8 @@ class Judged:
     """Operands left out because no record has enough non-zero values."""
     n_warming_up: int
     """Operands left out because every record falls into the start of a simulated history."""
+    n_without_limits: int
+    """Operands left out because the rules have no limits for their format."""
     median_sqnr_db: dict[str, float]
     """Element format -> median over operands of the median over records of their SQNR, dB."""
     n_candidates: int
@@ -50,7 +52,13 @@ group by recipe, fmt, layer, tensor
 """
 
 _MEASURED = """
-select recipe, layer, tensor, max(source), max(n_nonzero) >= getvariable('min_nonzero')
+select
+    recipe, layer, tensor, max(source),
+    case
+        when per_fmt(max(fmt), 1, 1) is null then 'without limits'
+        when max(n_nonzero) < getvariable('min_nonzero') then 'too small'
+        else 'warming up'
+    end
 from stored.errors
 where not alternate and pass in ('forward', 'backward')
 group by recipe, layer, tensor
@@ -70,19 +78,20 @@ def judged(
     done = {(operand.recipe, operand.layer, operand.tensor) for operand in operands}
     verdicts = [verdict for finding in (*candidates, *watch) for verdict in finding.verdicts]
     sources: dict[str, str] = {}
-    left_out: list[tuple[str, bool]] = []
-    for recipe, layer, tensor, source, is_big in run.sql(_MEASURED).fetchall():
+    left_out: list[tuple[str, str]] = []
+    for recipe, layer, tensor, source, why in run.sql(_MEASURED).fetchall():
         sources[recipe] = source
         if (recipe, layer, tensor) not in done:
-            left_out.append((recipe, is_big))
+            left_out.append((recipe, why))
     return tuple(
         Judged(
             recipe,
             source,
             n_operands=sum(key[0] == recipe for key in done),
             n_steps=max((operand.n_steps for operand in operands if operand.recipe == recipe), default=0),
-            n_too_small=left_out.count((recipe, False)),
-            n_warming_up=left_out.count((recipe, True)),
+            n_too_small=left_out.count((recipe, "too small")),
+            n_warming_up=left_out.count((recipe, "warming up")),
+            n_without_limits=left_out.count((recipe, "without limits")),
             median_sqnr_db=_medians(operand for operand in operands if operand.recipe == recipe),
             n_candidates=sum(v.recipe == recipe and v.level == "candidate" for v in verdicts),
             n_watch=sum(v.recipe == recipe and v.level == "watch" for v in verdicts),

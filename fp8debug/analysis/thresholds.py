@@ -70,6 +70,11 @@ def resolve(overrides: Mapping[str, float] | None = None) -> dict[str, float]:
     return values
 
 
+def of_format(values: Mapping[str, float], name: str, fmt: str) -> float:
+    """The one of a format that is judged, as the macro `per_fmt` has it: `sqnr_floor` in E4M3FNUZ is that of E4M3."""
+    return values[f"{name}_{fmt.removesuffix('FNUZ').lower()}"]
+
+
 def set_variables(con: duckdb.DuckDBPyConnection, values: Mapping[str, float]) -> None:
     """Make each threshold readable in SQL as `getvariable('<name>')`, a DOUBLE."""
     con.execute(";".join(f"set variable {name} = {float(value)!r}::double" for name, value in values.items()))

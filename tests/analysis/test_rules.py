@@ -223,6 +223,20 @@ def test_what_proves_nothing_is_skipped(new_run: NewRun, make: Makers) -> None:
         assert alternates == [(4,)], "alternate formats stay visible"
 
 
+def test_formats_are_judged_by_their_limits_or_not_at_all(new_run: NewRun, make: Makers) -> None:
+    written = new_run()
+    x = make.normal(1.0)
+    for step in range(4):
+        for fmt, largest in (("E4M3FNUZ", 240), ("E5M2FNUZ", 57344), ("E2M3", 7.5), ("E2M1", 6)):
+            far_too_large = make.scale(16 * largest / amax(x), fmt=fmt)
+            written.add(fmt, "x", x, step=step, scales=far_too_large, with_current=False)
+    with open_run(written.write()) as run:
+        floors = run.sql("select distinct fmt, sqnr_floor from evidence order by fmt").fetchall()
+        assert floors == [("E4M3FNUZ", 24.6), ("E5M2FNUZ", 19.1)]
+        assert run.sql("select layer from candidates order by layer").fetchall() == [("E4M3FNUZ",), ("E5M2FNUZ",)]
+        assert run.sql("from watch").fetchall() == []
+
+
 def test_watch_is_what_is_unusual_and_no_candidate(new_run: NewRun, make: Makers) -> None:
     written = new_run()
     x = make.with_peak()

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -97,6 +98,32 @@ def test_layers_and_steps(report: Report) -> None:
     assert document["health"]["n_operands"] == 6
     assert document["run"]["n_steps"] == 24, "the run itself is told whole"
     assert "steps 4-8,20-, layers that match blocks.1" in report("faulty", "--layer", "blocks.1", "--steps", "4-8,20-")
+
+
+def test_a_format_without_limits_is_not_judged(local: Report, synthetic_run: ModuleType) -> None:
+    def forced(recipe: str, fmt: str, factor: float) -> Any:
+        return synthetic_run.ForcedScale(factor, recipe=recipe, fmt=fmt, source="simulated")
+
+    x = np.sin(np.arange(4096, dtype=np.float32)).reshape(64, 64)
+    written = synthetic_run.SyntheticRun(local.folder / "run")
+    for step in range(4):
+        written.add("fc1", "x", x, step=step, with_current=False, scales=(forced("a", "E2M1", 96),))
+    written.write()
+    alone = local("run")
+    assert "Not judged under a: 1 operand in a format that the rules have no limits for." in alone
+    assert "The rules have limits for E4M3 and E5M2 alone" in " ".join(alone.split())
+    for step in range(4):
+        scales = (forced("a", "E2M1", 96), forced("b", "E4M3FNUZ", 240 * 16), forced("c", "E5M2FNUZ", 57344))
+        written.add("fc2", "x", x, step=step, with_current=False, scales=scales)
+    written.write()
+    text = local("run")
+    assert "Not judged under a: 2 operands in a format that the rules have no limits for." in text
+    assert "1 CANDIDATE FOR BF16" in text
+    assert "Under b (E4M3FNUZ), steps 0 to 3: the scale is 4.0 bits too large" in text
+    assert "Fine under c." in text
+    judged = {entry["recipe"]: entry for entry in local.json("run")["judged"]}
+    assert [judged[name]["n_operands"] for name in "abc"] == [0, 1, 1]
+    assert [judged[name]["n_without_limits"] for name in "abc"] == [2, 0, 0]
 
 
 def test_a_threshold_is_replaced(report: Report) -> None:

@@ -8,5 +8,6 @@ select
     sqnr_db, sqnr_low_db, gain, underflow, underflow_low, overflow, healthy_sqnr_db, db_lost
 from error_ratios
 where pass in ('forward', 'backward')
+  and healthy_sqnr_db is not null
   and n_nonzero >= getvariable('min_nonzero')
   and not (is_stateful and source = 'simulated' and n_rolls < getvariable('warmup_rolls'));

@@ -1,5 +1,6 @@
 -- What the rules judge: one row a record, recipe and format, with the criteria it meets; what proves nothing is absent.
--- Left out: evaluation and recomputed passes, records with few non-zeros, the first rolls of simulated delayed scaling.
+-- Left out: evaluation and recomputed passes, records with few non-zeros, the first rolls of simulated delayed scaling,
+-- formats other than E4M3 and E5M2, FNUZ or not, for which there are no limits.
 -- series: sampled: all criteria, from the error sums | gap: the scale gap alone, at every pass that has one
 -- sqnr_floor: SQNR that rounding alone can give at worst, dB
 -- hit_sqnr: SQNR below what rounding alone can give
@@ -34,5 +35,6 @@ select
     coalesce(overflow > getvariable('watch_overflow'), false) as watch_overflow
 from (select *, per_fmt(fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2')) as sqnr_floor from judged)
 where pass in ('forward', 'backward')
+  and healthy_sqnr_db is not null
   and n_nonzero >= getvariable('min_nonzero')
   and not (is_stateful and source = 'simulated' and n_rolls < getvariable('warmup_rolls'));

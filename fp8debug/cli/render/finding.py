@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fp8debug.analysis.course import metric_that_hurts
 from fp8debug.analysis.findings import Finding, Series, Verdict
+from fp8debug.analysis.thresholds import of_format
 from fp8debug.cli.render.sparkline import sparkline
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import chunks, columns, display_width, escape, wrap
@@ -129,8 +130,7 @@ def _evidence(verdict: Verdict, thresholds: Mapping[str, float], looks: Looks) -
 
 def _evidence_rows(verdict: Verdict, thresholds: Mapping[str, float]) -> Iterator[tuple[tuple[str, ...], bool]]:
     """(mark, metric, here, healthy, limit) and whether the limit is passed, for every metric that is known."""
-    fmt = verdict.fmt.lower()
-    floor, bound = thresholds[f"sqnr_floor_{fmt}"], thresholds[f"gain_bound_{fmt}"]
+    floor, bound = (of_format(thresholds, name, verdict.fmt) for name in ("sqnr_floor", "gain_bound"))
     healthy_sqnr = f"{verdict.healthy_sqnr_db:.1f}"
     many, gap = thresholds["underflow"], thresholds["gap_bits"]
     for name, value, healthy, limit, is_bad in (

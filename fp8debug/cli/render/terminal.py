@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fp8debug.analysis.findings import Finding
 from fp8debug.analysis.judged import Judged
 from fp8debug.analysis.report import Report
+from fp8debug.analysis.thresholds import of_format
 from fp8debug.cli.render.commands import operand_query, sql_command
 from fp8debug.cli.render.finding import candidate_lines, watch_lines
 from fp8debug.cli.render.run_facts import run_lines
@@ -73,12 +74,14 @@ def _left_out(entry: Judged) -> str:
         parts.append(f"{count(entry.n_too_small, 'operand')} with too few non-zero values to prove anything")
     if entry.n_warming_up:
         parts.append(f"{count(entry.n_warming_up, 'operand')} seen only while the simulated history was starting up")
+    if entry.n_without_limits:
+        parts.append(f"{count(entry.n_without_limits, 'operand')} in a format that the rules have no limits for")
     return f"Not judged under {entry.recipe}: {listed(parts)}." if parts else ""
 
 
 def _typical(entry: Judged, report: Report) -> str:
     parts = [
-        f"{value:.1f} dB in {fmt} (healthy {report.thresholds[f'baseline_{fmt.lower()}']:.1f})"
+        f"{value:.1f} dB in {fmt} (healthy {of_format(report.thresholds, 'baseline', fmt):.1f})"
         for fmt, value in entry.median_sqnr_db.items()
     ]
     return f"Typical SQNR under {entry.recipe}: {listed(parts)}." if parts else ""
@@ -114,6 +117,11 @@ def _what_is_missing(report: Report) -> str:
         return (
             "No tensor was sampled, so nothing is known about its error in FP8. Only the scale gaps and the health of "
             "the tensors were recorded. Sample more: `fp8debug attach --every 1 ...` or `--first 20`."
+        )
+    if not report.n_judged_steps and any(entry.n_without_limits for entry in report.judged):
+        return (
+            "The rules have limits for E4M3 and E5M2 alone, and nothing recorded in these could be judged. What other "
+            "formats do to the tensors, `fp8debug whatif` shows."
         )
     needed = int(report.thresholds["min_steps_short"])
     return (
