@@ -22,6 +22,8 @@ UNIT = 16
 # Columns of a row of `sums.parameter_rows`.
 SCALE, INVERSE, LARGEST, MIN_NORMAL, FACTOR, THRESHOLD = range(6)
 REORDER = ("reassoc", "nsz")
+FUSE = (*REORDER, "contract")
+"""Lets sums take a product in without rounding it first. `_round` is compiled without: both its steps must round."""
 
 U32 = np.uint32
 _MAGNITUDE, _EXPONENT, _INFINITY = U32(0x7FFFFFFF), U32(0x7F800000), 0x7F800000
@@ -86,7 +88,7 @@ def block_largest(bits: Bits, tile_lines: int, units: int, largest: Bits) -> Non
             row[j] = winner
 
 
-@kernel("UniTuple(float64, 7)(float32[::1], float32[::1], float32, float32, float32[::1])", fastmath=REORDER)
+@kernel("UniTuple(float64, 7)(float32[::1], float32[::1], float32, float32, float32[::1])", fastmath=FUSE)
 def _unit_sums(x: Float32, read: Float32, encode: np.float32, decode: np.float32, row: Float32) -> tuple[float, ...]:
     """x^2, (x - q)^2, overflows, q^2, xq, non-zero elements, and those of them that stay so."""
     x2 = q2 = xq = err2 = 0.0
