@@ -26,6 +26,7 @@ from fp8debug.hooks.launch import check_run_path, rank_and_world, resolve_run_pa
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.roots import find_roots, is_trainable
 from fp8debug.hooks.session import CloseSummary, Session
+from fp8debug.hooks.transforms import outside_transforms
 
 
 class StopBeforeTraining(BaseException):
@@ -108,7 +109,8 @@ class AutoAttach:
         try:
             if next(module.parameters(), None) is None:
                 return
-            self._attach_roots(find_roots(module))
+            with outside_transforms():
+                self._attach_roots(find_roots(module))
         except Exception as error:  # ours, never the training's
             self._give_up(error)
 

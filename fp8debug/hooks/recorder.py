@@ -6,22 +6,19 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health, nonfinite_rows
 from fp8debug.hooks.rows import Measurement, RowMaker, dtype_word, scaling_amax
 from fp8debug.hooks.scales import InForce
 from fp8debug.hooks.tables import Batch
+from fp8debug.hooks.transforms import outside_transforms, unwrapped
 from fp8debug.recipes import Recipe
 from fp8debug.replay import Moment, ScaleInForce
-
-_NOWHERE: AbstractContextManager[object] = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +82,8 @@ class Recorder:
             first micro-batch, recomputed ones included. None for an empty tensor and for one that cannot be measured.
         """
         facts = None
-        with self._lock, _outside_transforms():
-            value = _unwrapped(seen.value).detach()
+        with self._lock, outside_transforms():
+            value = unwrapped(seen.value).detach()
             self.fired.add(seen.layer)
             self.n_records += 1
             seq = next(self._seq)
@@ -179,20 +176,6 @@ class Recorder:
         head = (list(value.shape), dtype_word(value.dtype), dtype_word(seen.gemm_dtype), "local", "all", False)
         tensors.append((*key, *head, f"unsupported dtype: {reason}", *unknown))
         self.note_unsupported(seen.layer, seen.tensor, reason, seen.moment.step)
-
-
-def _outside_transforms() -> AbstractContextManager[object]:
-    """Leave grad, vmap and the like of torch.func, which would wrap whatever we compute."""
-    if torch._C._functorch.peek_interpreter_stack() is None:
-        return _NOWHERE
-    return temporarily_clear_interpreter_stack()
-
-
-def _unwrapped(value: torch.Tensor) -> torch.Tensor:
-    """The tensor itself where torch.func wraps it; under vmap it has the batch dimension too."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(value):
-        value = torch._C._functorch.get_unwrapped(value)
-    return value
 
 
 def _nonfinite_rows(value: torch.Tensor, gemm_dtype: torch.dtype, health: Health) -> tuple[int | None, int | None]:

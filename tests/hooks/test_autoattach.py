@@ -42,6 +42,20 @@ def test_models_that_share_an_encoder(
     ]
 
 
+@pytest.mark.parametrize("engine", ["torch", "numba"])
+def test_a_model_that_runs_inside_a_transform(
+    engine: str, zygote: Zygote, read_run: Callable[[Path], Recorded], trainings: ModuleType, tmp_path: Path
+) -> None:
+    """What is made when a model is found, such as tables of codes, must not be made under the transform."""
+    facts = zygote.run("inside_a_transform", tmp_path / "a", engine=engine)
+    run = read_run(tmp_path / "a/run")
+    assert facts["losses"] == bare(trainings, "inside_a_transform")
+    assert facts["problems"] == []
+    assert {(row["layer"], row["tensor"]) for row in run.rows("tensors")} == {
+        (a, t) for a in "ab" for t in ("x", "w", "dy")
+    }
+
+
 def test_a_model_that_comes_later(zygote: Zygote, read_run: Callable[[Path], Recorded], tmp_path: Path) -> None:
     """Found when an optimizer shows up whose parameters belong to nothing known: one step late."""
     facts = zygote.run("second_model_later", tmp_path / "a")

@@ -539,6 +539,25 @@ def endless(start: Start) -> Facts:
     return {"losses": _train(model, 1_000_000, width=64)}
 
 
+def inside_a_transform(start: Start) -> Facts:
+    """The model runs in nothing but torch.func: it is found there."""
+    model = Net()
+    start(model)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss_of(given: dict[str, Tensor], x: Tensor) -> Tensor:
+        y: Tensor = torch.func.functional_call(model, given, (x,)).square().mean()
+        return y
+
+    losses = []
+    for step in range(2):
+        per_row = torch.func.vmap(torch.func.grad_and_value(loss_of), in_dims=(None, 0))
+        gradients, rows = per_row(weights, batch(step))
+        weights = {name: w - 0.125 * gradients[name].mean(0) for name, w in weights.items()}
+        losses.append([rows.mean().item()])
+    return {"losses": losses}
+
+
 def child_outlives_parent(start: Start) -> Facts:
     """A fork that is still there when the training has ended: the run is over all the same."""
     model = Net()

@@ -18,6 +18,7 @@ from fp8debug.hooks.probe.operand import SAMPLED_DTYPES, Operand, take_operand, 
 from fp8debug.hooks.probe.result import gemm_cells
 from fp8debug.hooks.probe.turns import Turns
 from fp8debug.hooks.recorder import Facts, Observed
+from fp8debug.hooks.transforms import inside_transform
 from fp8debug.recipes import Recipe
 from fp8debug.replay import Moment
 
@@ -86,7 +87,7 @@ class GemmProbe:
         value, (_, microbatch, call, pass_) = seen.value, seen.moment
         if microbatch or pass_ == "eval" or seen.tensor not in self._tiles:
             return
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if inside_transform():
             return
         with self._lock:
             if call:
