@@ -192,10 +192,14 @@ def gradient_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
     squares = []
     for gradient in gradients:
         flat = _local(gradient.coalesce().values() if gradient.is_sparse else gradient).reshape(-1)
+        if flat.is_complex():
+            flat = torch.view_as_real(flat.resolve_conj()).reshape(-1)
         if flat.dtype in (torch.bfloat16, torch.float16):
             flat = flat.float()
         squares.append(torch.dot(flat, flat).double())
-    return torch.stack(squares).sum().sqrt()
+    # Where parameters live on several devices: not on the host, which would have to wait for the others.
+    device = max((square.device for square in squares), key=lambda found: found.type != "cpu")
+    return torch.stack([square.to(device, non_blocking=True) for square in squares]).sum().sqrt()
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
