@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from fp8debug.config import CaptureOptions
 from fp8debug.hooks.backends.base import FoundLayer
@@ -23,6 +21,7 @@ from fp8debug.hooks.clock import in_backward
 from fp8debug.hooks.emulate.emulation import explain_nothing
 from fp8debug.hooks.entry import matched_line, open_session
 from fp8debug.hooks.launch import check_run_path, rank_and_world, resolve_run_path
+from fp8debug.hooks.module_calls import ModuleCalls
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.roots import find_roots, is_trainable
 from fp8debug.hooks.session import CloseSummary, Session
@@ -60,7 +59,7 @@ class AutoAttach:
         self._show = show
         self._plan: CapturePlan | None = None
         self._session: Session | None = None
-        self._finder: RemovableHandle | None = None
+        self._calls = ModuleCalls(self._on_module_call)
         self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._found: list[FoundLayer] = []
@@ -86,17 +85,12 @@ class AutoAttach:
 
     def close(self, status: str = "closed", reason: str | None = None) -> CloseSummary | None:
         """End the capture; None when no model ever ran."""
-        self._stop_finding()
+        self._calls.stop()
         return None if self._session is None else self._session.close(status, reason)
 
     def _find_again(self) -> None:
-        if self._finder is None and not self._failed:
-            self._finder = register_module_forward_pre_hook(self._on_module_call)
-
-    def _stop_finding(self) -> None:
-        if self._finder is not None:
-            self._finder.remove()
-            self._finder = None
+        if not self._failed:
+            self._calls.start()
 
     def _on_module_call(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling():  # first: the compiler must trace nothing else of ours
@@ -104,7 +98,7 @@ class AutoAttach:
         if module in self._known or in_backward() or torch._C._is_tracing():
             return
         if os.getpid() != self._process or (self._session is not None and not self._session.active):
-            self._stop_finding()  # a forked worker, or we are disabled
+            self._calls.stop()  # a forked worker, or we are disabled
             return
         try:
             if next(module.parameters(), None) is None:
@@ -170,7 +164,7 @@ class AutoAttach:
 
     def _on_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if optimizer in self._optimizers:
-            self._stop_finding()
+            self._calls.stop()
             return
         self._optimizers.add(optimizer)
         known = {id(p) for module in self._known for p in module.parameters(recurse=False)}
@@ -189,7 +183,7 @@ class AutoAttach:
 
     def _give_up(self, error: Exception) -> None:
         self._failed = True
-        self._stop_finding()
+        self._calls.stop()
         emulation = None if self._session is None else self._session.emulation
         if self._options.emulate is not None and (emulation is None or not emulation.layers):
             # What would go on is not the training that was asked for.

@@ -23,8 +23,8 @@ print(loss.item())
 def test_a_compiled_model_trains_on_and_is_named(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    bare = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
-    attach = [sys.executable, "-m", "fp8debug", "attach", "--out", str(tmp_path / "run"), str(script)]
+    bare = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, check=True)
+    attach = [sys.executable, "-W", "error", "-m", "fp8debug", "attach", "--out", str(tmp_path / "run"), str(script)]
     watched = subprocess.run(attach, capture_output=True, text=True, check=False)
     assert (watched.returncode, watched.stdout) == (0, bare.stdout), watched.stderr
     assert "NOTHING WAS RECORDED" in watched.stderr
