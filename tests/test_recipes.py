@@ -323,6 +323,7 @@ def test_text_is_read_and_written_canonically(text: str, recipe: Recipe, canonic
         ("coat:k=0.5", "k is 0.5, expected 0 or a finite number of at least 1"),
         ("coat:k=inf", "k is inf, expected 0 or a finite number of at least 1"),
         ("static:scale=0", "scale is 0.0, expected a positive, finite float32"),
+        ("static:scale=1e50", "scale is 1e+50, expected a positive, finite float32"),
         ("static:scale=1e-60", "scale is 1e-60, expected a positive, finite float32"),
         ("static:value=3", "unknown parameter of recipe static 'value'; did you mean scale"),
         ("static:set_at_step=-1", "set_at_step is -1, expected an integer, 0 or more"),

@@ -123,7 +123,8 @@ class Static(TensorRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not is_number(self.value) or not 0 < np.float32(self.value) <= FLT_MAX:
+        # Both bounds: what is too large for float32 must not be cast to it, what is too small becomes 0 in it.
+        if not is_number(self.value) or not 0 < self.value <= FLT_MAX or np.float32(self.value) == 0:
             raise bad_value(self.kind, "scale", self.value, "a positive, finite float32")
         if not is_integer(self.set_at_step) or self.set_at_step < 0:
             raise bad_value(self.kind, "set_at_step", self.set_at_step, "an integer, 0 or more")
