@@ -1,15 +1,26 @@
-"""Where lines for the person go."""
+"""Lines for the person: where they go, and words in them."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 
 
 def on_stderr(line: str) -> None:
     """Print a line on standard error."""
     with contextlib.suppress(OSError, ValueError):  # a closed stderr must not cost the training anything
         print(line, file=sys.stderr, flush=True)
+
+
+def some(names: Sequence[str]) -> str:
+    """`a, b, c and 2 more`: enough to see what is meant."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def count_layers(count: int, kind: str = "") -> str:
+    """`1 emulated layer`, `2 emulated layers`."""
+    return f"{count} {kind}{' ' if kind else ''}layer{'' if count == 1 else 's'}"
 
 
 def nowhere(line: str) -> None:

@@ -25,6 +25,7 @@ from fp8debug.hooks.measure.engine import Engine
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.probe.gemms import GemmProbe
 from fp8debug.hooks.recorder import Observed, Recorder
+from fp8debug.hooks.say import count_layers, some
 from fp8debug.hooks.scalars import as_scalar
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.training import TrainingWatch
@@ -306,8 +307,7 @@ class Session:
         for name in silent:
             self._recorder.event("never_fired", "matched, but its forward hook never ran", step=None, layer=name)
         if silent:
-            more = " …" if len(silent) > 3 else ""
-            self._problems.append(f"{len(silent)} matched layers never ran: {', '.join(silent[:3])}{more}")
+            self._problems.append(f"{count_layers(len(silent), 'matched')} never ran: {some(silent)}")
             if self.watch.n_optimizer_steps and not self._recorder.fired:
                 text = "they ran inside torch.compile, where they are not seen yet, or in evaluation mode only"
                 self._problems.append(f"the optimizer stepped, so {text}")

@@ -276,7 +276,7 @@ def test_a_layer_that_never_ran_and_one_that_was_not_asked_for(attach: Attach, r
         net["left_out"](torch.ones(1, 2))
     event = recorded.row("events")
     assert (event["kind"], event["layer"]) == ("never_fired", "unused")
-    assert session.close().problems == ["1 matched layers never ran: unused"]
+    assert session.close().problems == ["1 matched layer never ran: unused"]
     assert {row["layer"] for row in recorded.rows("tensors")} == {"used"}
     assert {x["name"]: x["matched"] for x in recorded.manifest["layers"]} == {
         "used": True,

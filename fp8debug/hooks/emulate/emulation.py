@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -13,7 +13,7 @@ from fp8debug.hooks.backends.modules import ModuleBackend
 from fp8debug.hooks.emulate.linear import EmulatedForward, emulated_forward
 from fp8debug.hooks.emulate.operands import Emulator
 from fp8debug.hooks.emulate.plan import EmulationPlan
-from fp8debug.hooks.say import nowhere, on_stderr
+from fp8debug.hooks.say import count_layers, nowhere, on_stderr, some
 from fp8debug.hooks.selection import Selection
 from fp8debug.hooks.stepping import OptimizerWatch
 from fp8debug.recipes import Recipe
@@ -61,8 +61,7 @@ class Emulation:
             forward.uninstall()
         self._watch.stop()
         if silent:
-            more = " …" if len(silent) > 3 else ""
-            self._say(f"fp8debug: {len(silent)} emulated layers never ran: {', '.join(silent[:3])}{more}")
+            self._say(f"fp8debug: {count_layers(len(silent), 'emulated')} never ran: {some(silent)}")
 
     def advance(self) -> None:
         """Say that a step is over; from then on only this ends steps."""
@@ -70,11 +69,13 @@ class Emulation:
 
     def summary(self) -> str:
         """`fp8debug: emulating delayed in 24 layers, 1 kept in high precision`, and what else should be known."""
-        parts = [f"fp8debug: emulating {self._plan.text} in {len(self.layers)} layers"]
+        parts = [f"fp8debug: emulating {self._plan.text} in {count_layers(len(self.layers))}"]
         if self.kept:
             parts.append(f", {len(self.kept)} kept in high precision")
-        for name, reason in self.left.items():
-            parts.append(f"; {name} is left as it is: {reason}")
+        for reason, names in _by_reason(self.left).items():
+            parts.append(
+                f"; {some(names)} {'is left as it is' if len(names) == 1 else 'are left as they are'}: {reason}"
+            )
         unmatched = self._plan.unmatched([*self.layers, *self.kept, *self.left])
         if unmatched:
             quoted = ", ".join(f"'{pattern}'" for pattern in unmatched)
@@ -136,7 +137,8 @@ def explain_nothing(plan: EmulationPlan, layers: Sequence[FoundLayer]) -> str | 
     reasons = {layer.name: why_not(layer.module) for layer in layers if not plan.keeps(layer.name)}
     if None in reasons.values():
         return None
-    why = "".join(f"; {name}: {reason}" for name, reason in reasons.items())
+    left = {name: reason for name, reason in reasons.items() if reason is not None}
+    why = "".join(f"; {some(names)}: {reason}" for reason, names in _by_reason(left).items())
     return f"nothing is left to emulate: {len(kept)} of {len(layers)} layers are kept in high precision{why}"
 
 
@@ -157,6 +159,13 @@ def why_not(module: nn.Module) -> str | None:
     if type(module).forward is not nn.Linear.forward:
         return f"{type(module).__name__} has a forward of its own"
     return None
+
+
+def _by_reason(left: Mapping[str, str]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for name, reason in left.items():
+        names.setdefault(reason, []).append(name)
+    return names
 
 
 def _words(given: str | Iterable[str]) -> tuple[str, ...]:

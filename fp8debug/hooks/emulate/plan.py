@@ -37,19 +37,24 @@ class EmulationPlan:
         """Check what a person wrote.
 
         Raises:
-            UsageError: an unknown recipe, parameter, operand or GEMM, or a regex that does not compile.
+            UsageError: an unknown recipe, parameter, operand or GEMM, operands that no named GEMM reads, or a regex
+                that does not compile.
         """
         words: object = only if isinstance(only, str) else list(only)
         try:
             parts = parse_some(*EMULATED_PARTS)(words) if words else ()
         except BadValue as error:
             raise UsageError(f"emulate only: got {only!r}; expected {error}") from error
-        return cls(
+        plan = cls(
             parse_recipe(recipe) if isinstance(recipe, str) else recipe,
             compile_patterns(keep_bf16, "--keep-bf16"),
             parts,
             rolls,
         )
+        if not any(plan.casts(tensor) for tensor in ("x", "w", "dy")):
+            reads = "; ".join(f"{gemm} reads {' and '.join(name for name, _ in GEMMS[gemm])}" for gemm in GEMMS)
+            raise UsageError(f"emulate only: got {only!r}, which leaves nothing to emulate; {reads}")
+        return plan
 
     @property
     def text(self) -> str:

@@ -149,7 +149,7 @@ def test_somebody_who_replaced_us_is_left_in_place(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    "only", ["x", "w", "dy", "fprop", "dgrad", "wgrad", "x,dy", "fprop,dgrad", "dy,wgrad", "w,fprop", "x,dgrad", ""]
+    "only", ["x", "w", "dy", "fprop", "dgrad", "wgrad", "x,dy", "fprop,dgrad", "dy,wgrad", "w,fprop", ""]
 )
 def test_only(only: str, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     """An operand is read quantised where it and the GEMM are both named, or their kind is not named at all."""
@@ -248,6 +248,17 @@ def test_layers_that_cannot_be_emulated_are_left(capsys: pytest.CaptureFixture[s
     assert "forward" in vars(replaced) and "forward" not in vars(model["plain"])
 
 
+def test_many_layers_that_are_left_are_told_in_short(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = nn.ModuleList([Doubling(4, 4) for _ in range(5)])
+    model = nn.ModuleDict({"odd": odd, "plain": nn.Linear(4, 4)})
+    with fp8debug.emulate(model, "current"):
+        said = capsys.readouterr().err
+        assert "; odd.0, odd.1, odd.2 and 2 more are left as they are: Doubling has a forward of its own\n" in said
+        model["plain"](torch.ones(1, 4))
+    with pytest.raises(UsageError, match=r"0 of 5 layers.*; 0, 1, 2 and 2 more: Doubling has a forward of its own$"):
+        fp8debug.emulate(odd, "current")
+
+
 def test_two_recipes_side_by_side(x: Tensor) -> None:
     model = seeded()
     with (
@@ -310,6 +321,10 @@ def test_errors_are_the_trainings_own(x: Tensor) -> None:
         ({"recipe": "current", "layers": "nosuch"}, "matches none of the 2 GEMM layers"),
         ({"recipe": "current", "keep_bf16": "["}, "not a regular expression"),
         ({"recipe": "current", "keep_bf16": ""}, "nothing is left to emulate: 2 of 2 layers are kept"),
+        (
+            {"recipe": "current", "only": "x,dgrad"},
+            "leaves nothing to emulate; fprop reads x and w; dgrad reads dy and w",
+        ),
         ({"recipe": "current", "only": "x,y"}, "expected some of x, w, dy, fprop, dgrad, wgrad"),
     ],
 )
