@@ -90,7 +90,7 @@ class Clock:
     def _open_if_due(self) -> None:
         if self._stepped and not self._manual:
             self._end_step()
-        elif self._backward_seen:
+        elif self._backward_seen and self._forward_seen:  # not one of something else, before the training began
             self.microbatch += 1
             self._calls.clear()
         self._backward_seen = False

@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from fp8debug.hooks.clock import Clock
+from fp8debug.hooks.transforms import outside_transforms
 
 
 class OptimizerWatch:
@@ -55,7 +56,8 @@ class OptimizerWatch:
         if not self._handles:  # stopped, but somebody wrapped our wrapper, so that it is still called
             return
         try:
-            note(*args)
+            with outside_transforms():
+                note(*args)
         except Exception as error:  # ours, never the training's
             self._fail(error)
 

@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from fp8debug.hooks.clock import Clock, FinishedStep, in_backward
 from fp8debug.hooks.scalars import Scalar, as_scalar
 from fp8debug.hooks.stepping import OptimizerWatch
+from fp8debug.hooks.transforms import has_data
 
 
 @dataclass(slots=True)
@@ -121,7 +122,7 @@ class TrainingWatch(OptimizerWatch):
     def _note_loss(self, tensors: Any) -> None:
         if isinstance(tensors, (list, tuple)) and len(tensors) == 1:
             tensors = tensors[0]
-        if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
+        if isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and has_data(tensors):
             self.report.losses.append((as_scalar(tensors), self._loss_scale))
         self._loss_scale = 1.0
 
@@ -157,7 +158,8 @@ class TrainingWatch(OptimizerWatch):
 
     def _note_clip(self, parameters: Any, norm: torch.Tensor) -> None:
         first = parameters if isinstance(parameters, torch.Tensor) else next(iter(parameters), None)
-        self.report.clip_norms[id(first)] = as_scalar(_local(norm))
+        if not isinstance(norm, torch.Tensor) or has_data(norm):
+            self.report.clip_norms[id(first)] = as_scalar(_local(norm))
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         has_closure = any(callable(a) for a in (*args, *kwargs.values()))
@@ -172,7 +174,7 @@ class TrainingWatch(OptimizerWatch):
         if not self._measure_gradients or self.report.clip_norms:
             return
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        if gradients:
+        if gradients and all(map(has_data, gradients)):
             self.report.gradient_norms.append(as_scalar(gradient_norm(gradients)))
 
     def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

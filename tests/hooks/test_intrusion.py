@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import optimizer as torch_optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 if TYPE_CHECKING:
     from fp8debug.hooks.session import Session
@@ -239,6 +242,54 @@ def test_function_transforms(attach: Attach, recorded: Recorded) -> None:
     for tensor, value in (("x", x), ("w", parameters["0.weight"]), ("dy", dy)):
         assert rows[tensor]["shape"] == list(value.shape)
         assert rows[tensor]["amax"] == pytest.approx(float(value.abs().max()), rel=1e-6)
+
+
+class Log(TorchDispatchMode):
+    """Names of the operations that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **kwargs or {})
+
+
+def test_modes_of_the_script_see_nothing_of_ours(attach: Attach, recorded: Recorded) -> None:
+    def train(watch: Callable[[nn.Module], AbstractContextManager[object]]) -> tuple[int, list[str]]:
+        model = nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with watch(model), FlopCounterMode(display=False) as flops, Log() as log:
+            model(torch.ones(4, 16)).square().mean().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        return flops.get_total_flops(), log.seen
+
+    bare = train(lambda model: nullcontext())
+    assert train(lambda model: attach(model, recipes=["current", "mxfp8"])) == bare
+    assert {row["gemm"] for row in recorded.rows("gemms")} == {"fprop", "dgrad", "wgrad"}
+
+
+@pytest.mark.parametrize("kind", ["meta", "fake"])
+def test_a_dry_run_is_no_training(kind: str, attach: Attach, recorded: Recorded) -> None:
+    """Shapes without numbers, before the training begins: nothing to record, and no part of a step."""
+    model, x = nn.Sequential(nn.Linear(4, 3)), torch.ones(2, 4)
+    mode: Any = torch.device("meta") if kind == "meta" else FakeTensorMode()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with attach(model):
+        with mode:
+            shapes = {name: torch.empty(p.shape, requires_grad=True) for name, p in model.named_parameters()}
+            torch.func.functional_call(model, shapes, (torch.empty(2, 4),)).sum().backward()
+            torch.nn.utils.clip_grad_norm_(shapes.values(), 1.0)
+            torch.optim.SGD(shapes.values(), lr=0.1).step()
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+    assert recorded.manifest["status"] == "closed"
+    assert recorded.keys() == ["0/0/0 forward 0.x", "0/0/0 forward 0.w", "0/0/0 backward 0.dy"]
+    step = recorded.row("steps")
+    assert (step["losses"], step["n_microbatches"]) == ([loss.item()], 1)
 
 
 @pytest.mark.parametrize("engine", ["torch", "numba"])

@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fp8debug.hooks.backends.base import FoundLayer, Observer
 from fp8debug.hooks.selection import canonical_name
+from fp8debug.hooks.transforms import has_data
 from fp8debug.replay import Moment
 
 
@@ -110,6 +111,11 @@ class ForwardHook(ModuleHook):
         if y is None or not isinstance(x, torch.Tensor):
             observer.skip(self._name, f"takes {type(x).__name__}, expected a tensor in and out: not captured")
             return
+        if x.is_nested or y.is_nested:
+            observer.skip(self._name, "takes a nested tensor, expected rows of one length: not captured")
+            return
+        if not (has_data(x) and has_data(y)):
+            return
         moment = observer.clock.forward(self._layer_id, module.training)
         gemm_dtype = y.dtype
         if "x" in observer.tensors:
@@ -164,7 +170,9 @@ class GradientHook:
         try:
             observer.clock.backward()
             if self._tensor in observer.tensors:
-                observer.observe(self._layer, self._tensor, gradient.view(self._shape), self._gemm_dtype, self._moment)
+                if gradient.shape != self._shape:  # that of the GEMM's own result
+                    gradient = gradient.view(self._shape)
+                observer.observe(self._layer, self._tensor, gradient, self._gemm_dtype, self._moment)
         except Exception as error:  # as in ForwardHook
             observer.fail(error)
 

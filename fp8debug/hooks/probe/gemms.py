@@ -18,7 +18,7 @@ from fp8debug.hooks.probe.operand import SAMPLED_DTYPES, Operand, take_operand, 
 from fp8debug.hooks.probe.result import gemm_cells
 from fp8debug.hooks.probe.turns import Turns
 from fp8debug.hooks.recorder import Facts, Observed
-from fp8debug.hooks.transforms import inside_transform
+from fp8debug.hooks.transforms import inside_transform, outside_transforms
 from fp8debug.recipes import Recipe
 from fp8debug.replay import Moment
 
@@ -89,7 +89,7 @@ class GemmProbe:
             return
         if inside_transform():
             return
-        with self._lock:
+        with self._lock, outside_transforms():
             if call:
                 if pass_ == "forward":
                     self._used_again.add(seen.layer)
