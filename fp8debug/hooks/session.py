@@ -80,6 +80,7 @@ class Session:
         self._writer = PartWriter(run_dir, rank)
         self._modules: dict[str, weakref.ref[nn.Module]] = {}
         self._weights_seen: set[tuple[str, int]] = set()
+        self._skipped: dict[str, dict[str, None]] = {}
         self._n_steps = 0
         self._problems: list[str] = []
         self._opened_s = self._flushed_s = time.monotonic()
@@ -260,6 +261,7 @@ class Session:
     def skip(self, layer: str, reason: str) -> None:
         """Note, once a layer, that it cannot be captured."""
         self._recorder.fired.add(layer)
+        self._skipped.setdefault(reason, {})[layer] = None
         self._recorder.note_unsupported(layer, None, reason, self.clock.step)
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -299,7 +301,8 @@ class Session:
             self.flush()
 
     def _note_what_is_missing(self) -> None:
-        if self.watch.n_optimizer_steps and not self._n_steps and self._recorder.fired:
+        self._problems += [f"{some(list(names))}: {reason}" for reason, names in self._skipped.items()]
+        if self.watch.n_optimizer_steps and not self._n_steps and self._recorder.fired and not self._skipped:
             text = "the optimizer stepped, but every forward was in evaluation mode: call model.train() to record steps"
             self._recorder.event("evaluation_only", text, step=None)
             self._problems.append(text)

@@ -271,13 +271,14 @@ def test_a_layer_that_takes_no_tensor_is_left_out_and_the_rest_goes_on(attach: A
 
 def test_nested_tensors_are_left_out_and_said(attach: Attach, recorded: Recorded) -> None:
     net = nn.ModuleDict({"ragged": nn.Linear(4, 4), "plain": nn.Linear(4, 2)})
-    with attach(net):
+    with attach(net) as session:
         rows = torch.nested.nested_tensor([torch.randn(n, 4) for n in (2, 3)], layout=torch.jagged)
         net["plain"](net["ragged"](rows).values()).sum().backward()
     assert {row["layer"] for row in recorded.rows("tensors")} == {"plain"}
     event = recorded.row("events")
     assert (event["kind"], event["layer"], event["tensor"]) == ("unsupported", "ragged", None)
     assert event["message"].startswith("takes a nested tensor")
+    assert session.close().problems == [f"ragged: {event['message']}"]
 
 
 def test_a_layer_that_never_ran_and_one_that_was_not_asked_for(attach: Attach, recorded: Recorded) -> None:
