@@ -5,7 +5,8 @@
 
 Each run is recorded through the command line into fp8debug-runs/<name>, every layer, as anybody would record it. A
 recording that is there already is used as it is: delete it to record anew. `thin` then writes sample_dumps/<name>:
-all rows of all tables, except that histograms, nine tenths of the bytes, are kept for the layers and steps given below.
+all rows of all tables, except that histograms, nine tenths of the bytes, and the details (blocks, channels, gemms) are
+kept for the layers and steps given below.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import pyarrow.parquet as pq
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from fp8debug.config import DETAILS  # noqa: E402
 from fp8debug.hooks.tables import ARROW_SCHEMAS  # noqa: E402
 from fp8debug.hooks.writer import write_part  # noqa: E402
 from fp8debug.rundir import RUNS_FOLDER, RunDir  # noqa: E402
@@ -39,9 +41,9 @@ class Sample:
     attach: tuple[str, ...]
     script: tuple[str, ...]
     keep_layers: str = ""
-    """Regex (re.search) of the layers whose histograms are kept; '' is all."""
+    """Regex (re.search) of the layers whose histograms and details are kept; '' is all."""
     keep_steps: tuple[int, ...] | None = None
-    """Steps whose histograms are kept; None is every sampled one."""
+    """Steps whose histograms and details are kept; None is every sampled one."""
 
     def command(self, name: str) -> list[str]:
         """The command line that records it."""
@@ -56,9 +58,12 @@ class Sample:
         }
 
 
+_RECIPES = ("current", "delayed", "mxfp8", "block", "nvfp4")
+_EVERY_RECIPE = tuple(word for recipe in _RECIPES for word in ("--recipe", recipe))
+
 SAMPLES = {
     "gpt-healthy": Sample(
-        attach=("--every", "5"),
+        attach=("--every", "5", *_EVERY_RECIPE),
         script=("examples/train_gpt.py", "--steps", "200"),
         keep_steps=(0, 100, 195),
     ),
@@ -68,7 +73,7 @@ SAMPLES = {
         keep_layers=r"\.(11|28)\.mlp\.down_proj$|^lm_head$",
     ),
     "gpt-outlier": Sample(
-        attach=("--every", "5"),
+        attach=("--every", "5", *_EVERY_RECIPE),
         script=("examples/train_gpt.py", "--steps", "200", "--planted-outlier"),
         keep_steps=(0, 100, 195),
     ),
@@ -90,12 +95,13 @@ def record(name: str) -> RunDir:
 
 
 def thin(source: RunDir, target: RunDir, sample: Sample) -> None:
-    """Copy a run: one part a table, only the histograms that `sample` keeps. The manifest says so under `options`."""
+    """Copy a run, one part a table, with the histograms and details that `sample` keeps; `options` says so."""
     shutil.rmtree(target.path, ignore_errors=True)
     manifest = source.read_manifest()
     for rank in range(manifest.world_size):
         tables = {name: _read(source, name, rank) for name in TABLES}
-        tables["histograms"] = _kept(tables["histograms"], tables["tensors"], sample)
+        for name in ("histograms", *DETAILS):
+            tables[name] = _kept(tables[name], tables["tensors"], sample)
         for name, table in tables.items():
             if table.num_rows:
                 part = target.part_path(name, rank, 0)
@@ -111,7 +117,7 @@ def _read(run: RunDir, name: str, rank: int) -> pa.Table:
     return pa.concat_tables([schema.empty_table(), *(pq.ParquetFile(part).read().cast(schema) for part in parts)])
 
 
-def _kept(histograms: pa.Table, tensors: pa.Table, sample: Sample) -> pa.Table:
+def _kept(table: pa.Table, tensors: pa.Table, sample: Sample) -> pa.Table:
     records = tensors.select(["seq", "layer", "step"]).to_pylist()
     layers = re.compile(sample.keep_layers)
     wanted = [
@@ -119,7 +125,7 @@ def _kept(histograms: pa.Table, tensors: pa.Table, sample: Sample) -> pa.Table:
         for r in records
         if layers.search(r["layer"]) and (sample.keep_steps is None or r["step"] in sample.keep_steps)
     ]
-    return histograms.filter(pc.is_in(histograms["seq"], value_set=pa.array(wanted, pa.int64())))
+    return table.filter(pc.is_in(table["seq"], value_set=pa.array(wanted, pa.int64())))
 
 
 def main() -> None:
