@@ -20,7 +20,7 @@ def record_training(train_gpt: ModuleType, activation: str, run_dir: Path) -> fl
     model = train_gpt.build_model(activation, zero_init=zero_init, d=64, seq=64, layers=N_LAYERS)
     optimizer = torch.optim.AdamW(model.parameters())
     data = train_gpt.batches(train_gpt.load_text(2_000_000), 8, 64, seed=0)
-    with fp8debug.attach(model, every=2, run_dir=run_dir, recipes=RECIPES, quiet=True):
+    with fp8debug.attach(model, every=2, detail=(), run_dir=run_dir, recipes=RECIPES, quiet=True):
         for step in range(STEPS):
             for group in optimizer.param_groups:
                 group["lr"] = train_gpt.lr_at(step, STEPS, 1e-3)

@@ -38,7 +38,16 @@ def is_free(lock: Path) -> bool:
 
 
 # Of two layers with x, w and dy; delayed and current, dy in two formats. Histograms have as many as there are values.
-ROWS_PER_STEP = {"steps": 1, "tensors": 6, "scales": 8, "errors": 16, "histograms": 0}
+# Channels: for each recipe and format SQNR and underflow, and amax, along two axes. GEMMs: dgrad and wgrad in two formats.
+ROWS_PER_STEP = {
+    "steps": 1,
+    "tensors": 6,
+    "scales": 8,
+    "errors": 16,
+    "histograms": 0,
+    "channels": 2 * 2 * ((1 + 2 * 2) + (1 + 2 * 2) + (1 + 2 * 4)),
+    "gemms": 2 * (2 + 4 + 4),
+}
 
 
 @pytest.mark.parametrize("n_parts", [1, 2, 5, 9])

@@ -142,7 +142,8 @@ def test_unmodified_scripts(
     n_kept = len(keep)
     text = options["emulate"] + (", only x,dy" if only else "")
     kept = f", {n_kept} kept in high precision" if n_kept else ""
-    assert facts["said"][2] == f"fp8debug: emulating {text} in {2 - n_kept} layers{kept}"
+    layers = "1 layer" if n_kept else "2 layers"
+    assert facts["said"][2] == f"fp8debug: emulating {text} in {layers}{kept}"
     assert emulated(read_run(tmp_path / "a/run")) == {"a": text, "b": None if n_kept else text}
 
 
