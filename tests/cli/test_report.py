@@ -126,6 +126,22 @@ def test_a_format_without_limits_is_not_judged(local: Report, synthetic_run: Mod
     assert [judged[name]["n_without_limits"] for name in "abc"] == [2, 0, 0]
 
 
+def test_long_names_of_recipes_do_not_make_lines_long(local: Report, synthetic_run: ModuleType) -> None:
+    recipe = "delayed:amax_history_len=1,amax_compute_algo=most_recent"
+    x = np.sin(np.arange(4096, dtype=np.float32)).reshape(64, 64)
+    written = synthetic_run.SyntheticRun(local.folder / "run")
+    for step in range(4):
+        scales = (synthetic_run.ForcedScale(448 * 16.0, recipe=recipe, source="simulated"),)
+        written.add("fc1", "x", x, step=step, scales=scales)
+        written.add("fc2", "x", x, step=step)
+    written.write()
+    lines = local("run").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "1 CANDIDATE FOR BF16, worst first" in lines
+    assert [line for line in lines if line.strip() == recipe] == [f"  {recipe}", f"   {recipe}"]
+    assert f"   evidence under {recipe}" in lines
+
+
 def test_a_threshold_is_replaced(report: Report) -> None:
     strict = report.json("healthy", "--threshold", "sqnr_floor_e4m3=40", "--threshold", "min_steps=1")
     assert {(f["layer"], f["tensor"]) for f in strict["candidates"]} == {

@@ -10,10 +10,11 @@ from fp8debug.analysis.findings import Finding, Series, Verdict
 from fp8debug.analysis.thresholds import of_format
 from fp8debug.cli.render.sparkline import sparkline
 from fp8debug.cli.render.stream import Looks
-from fp8debug.cli.render.tables import chunks, columns, display_width, escape, wrap
+from fp8debug.cli.render.tables import chunks, columns, display_width, escape, named_columns, wrap
 from fp8debug.cli.render.wording import METRICS, listed, operand, step_range, with_full_stop
 
 _INDENT = " " * 3
+_TITLE_WIDTH = 36  # of a table of which the rest is as wide
 _NUMBER = re.compile(r"[-+\d.]+")
 _IN_SHORT = {"underflow": "become zero", "overflow": "clipped", "scale_gap_bits": "too much scale"}
 
@@ -103,7 +104,7 @@ def _recipes(verdicts: Sequence[Verdict], looks: Looks) -> Iterator[str]:
     ]
     if not any(row[4] for row in rows[1:]):
         rows = [(*row[:4], *row[5:]) for row in rows]
-    head, *body = columns(rows, right=(False, False, False, *[True] * (len(rows[0]) - 4)))
+    head, *body = named_columns(rows, right=(False, False, False, *[True] * (len(rows[0]) - 4)))
     yield _INDENT + looks.dim(head)
     yield from (_INDENT + line for line in body)
 
@@ -121,7 +122,11 @@ def _way_out(finding: Finding, looks: Looks) -> list[str]:
 
 def _evidence(verdict: Verdict, thresholds: Mapping[str, float], looks: Looks) -> Iterator[str]:
     rows = list(_evidence_rows(verdict, thresholds))
-    header = ("", f"evidence under {escape(verdict.recipe)}", "here", "healthy", "limit")
+    title = f"evidence under {escape(verdict.recipe)}"
+    if display_width(title) > _TITLE_WIDTH:
+        yield from (looks.dim(line) for line in wrap(title, looks.width, indent=_INDENT))
+        title = ""
+    header = ("", title, "here", "healthy", "limit")
     head, *body = columns([header, *(row for row, _ in rows)], right=(False, False, True, True, True))
     yield _INDENT + looks.dim(head)
     for line, (_, is_bad) in zip(body, rows, strict=True):

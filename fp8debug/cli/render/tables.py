@@ -40,6 +40,17 @@ def columns(rows: Sequence[Sequence[str]], *, right: Sequence[bool] = (), gap: s
     return [gap.join(pad(cell, widths[i], right=flags[i]) for i, cell in enumerate(row)).rstrip() for row in rows]
 
 
+def named_columns(rows: Sequence[Sequence[str]], *, right: Sequence[bool] = (), longest: int = 30) -> list[str]:
+    """`columns` whose first is names: one wider than `longest` stands alone, on the line above its row."""
+    is_long = [display_width(row[0]) > longest for row in rows]
+    lines = columns([("", *row[1:]) if long else row for row, long in zip(rows, is_long, strict=True)], right=right)
+    return [
+        line
+        for row, long, cells in zip(rows, is_long, lines, strict=True)
+        for line in ([row[0], cells] if long else [cells])
+    ]
+
+
 def wrap(text: str, width: int, *, indent: str = "  ", hanging: str = "") -> list[str]:
     """Break `text` at blanks into lines of at most `width` columns; later lines are indented by `hanging` more."""
     return textwrap.wrap(

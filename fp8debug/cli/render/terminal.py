@@ -13,7 +13,7 @@ from fp8debug.cli.render.commands import operand_query, sql_command
 from fp8debug.cli.render.finding import candidate_lines, watch_lines
 from fp8debug.cli.render.run_facts import run_lines
 from fp8debug.cli.render.stream import Looks
-from fp8debug.cli.render.tables import columns, escape, wrap
+from fp8debug.cli.render.tables import escape, named_columns, wrap
 from fp8debug.cli.render.wording import count, listed, operand, with_full_stop
 
 _MAX_PROBLEMS = 20
@@ -42,7 +42,7 @@ def _fine(report: Report, looks: Looks) -> Iterator[str]:
     judged = [entry for entry in report.judged if entry.n_operands]
     if judged:
         rows = [(entry.recipe, _share_that_holds(entry), _steps_judged(entry)) for entry in judged]
-        yield from (f"  {looks.green(line)}" for line in columns(rows))
+        yield from (f"  {looks.green(line)}" for line in named_columns(rows))
     names = listed(report.run.tensors, "or")
     yield from wrap(f"An operand is one tensor ({names}) of one layer; {health.n_operands} were recorded.", looks.width)
     for entry in report.judged:

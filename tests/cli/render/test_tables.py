@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fp8debug.cli.render.tables import chunks, columns, display_width, escape, pad, wrap
+from fp8debug.cli.render.tables import chunks, columns, display_width, escape, named_columns, pad, wrap
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,12 @@ def test_width_counts_terminal_columns() -> None:
 def test_columns_align_and_leave_no_blanks_behind() -> None:
     assert columns([("a", "1", ""), ("漢字", "22", "x")], right=(False, True)) == ["a      1", "漢字  22  x"]
     assert columns([]) == []
+
+
+def test_long_names_stand_above_their_row() -> None:
+    rows = [("a", "1", "x"), ("a-long-name", "22", "y")]
+    assert named_columns(rows, right=(False, True), longest=5) == ["a   1  x", "a-long-name", "   22  y"]
+    assert named_columns(rows) == columns(rows)
 
 
 def test_wrapping_never_breaks_a_word() -> None:
