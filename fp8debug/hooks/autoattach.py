@@ -7,6 +7,7 @@ optimizer shows up whose parameters belong to no model we know.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -64,6 +65,7 @@ class AutoAttach:
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._found: list[FoundLayer] = []
         self._failed = False
+        self._finding = threading.Lock()
         self._process = os.getpid()
 
     def start(self) -> None:
@@ -103,8 +105,9 @@ class AutoAttach:
         try:
             if next(module.parameters(), None) is None:
                 return
-            with outside_transforms():
-                self._attach_roots(find_roots(module))
+            with self._finding, outside_transforms():
+                if module not in self._known:  # by another thread meanwhile
+                    self._attach_roots(find_roots(module))
         except Exception as error:  # ours, never the training's
             self._give_up(error)
 

@@ -56,6 +56,16 @@ def test_a_model_that_runs_inside_a_transform(
     }
 
 
+def test_models_that_are_found_by_two_threads_at_once(
+    zygote: Zygote, read_run: Callable[[Path], Recorded], trainings: ModuleType, tmp_path: Path
+) -> None:
+    facts = zygote.run("two_threads", tmp_path / "a")
+    assert facts["losses"] == bare(trainings, "two_threads")
+    assert (facts["problems"], len(facts["said"])) == ([], 2)
+    fired = {(row["layer"], row["tensor"]) for row in read_run(tmp_path / "a/run").rows("tensors")}
+    assert fired == {(f"Net#{n}.{layer}", tensor) for n in (0, 1) for layer in "ab" for tensor in ("x", "w", "dy")}
+
+
 def test_a_model_that_comes_later(zygote: Zygote, read_run: Callable[[Path], Recorded], tmp_path: Path) -> None:
     """Found when an optimizer shows up whose parameters belong to nothing known: one step late."""
     facts = zygote.run("second_model_later", tmp_path / "a")

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -556,6 +557,24 @@ def inside_a_transform(start: Start) -> Facts:
         weights = {name: w - 0.125 * gradients[name].mean(0) for name, w in weights.items()}
         losses.append([rows.mean().item()])
     return {"losses": losses}
+
+
+def two_threads(start: Start) -> Facts:
+    """Each trains a model of its own; both models are called first at the same time."""
+    models = [Net(), Net()]
+    ready = threading.Barrier(2)
+    losses: dict[int, list[list[float]]] = {}
+
+    def train(number: int) -> None:
+        ready.wait()
+        losses[number] = _train(models[number], 2)
+
+    threads = [threading.Thread(target=train, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {"losses": losses[0] + losses[1]}
 
 
 def child_outlives_parent(start: Start) -> Facts:
