@@ -211,6 +211,15 @@ def test_margin_zero_to_minus_one_is_empty(ask: WhatIf) -> None:
     assert "the range is empty" in ask.err
 
 
+def test_evaluation_alone_says_so(ask: WhatIf, synthetic_run: ModuleType, tmp_path: Path) -> None:
+    run = synthetic_run.SyntheticRun(tmp_path / "evaluated")
+    run.add("fc1", "x", np.ones((4, 4), np.float32), step=0, pass_="eval")
+    run.write()
+    ask(str(tmp_path / "evaluated"), code=1)
+    assert "only evaluation passes were recorded" in ask.err
+    assert "model.train()" in ask.err
+
+
 def test_no_such_run(ask: WhatIf, synthetic_run: ModuleType, tmp_path: Path) -> None:
     ask("nowhere", code=1)
     assert "no such run: " in ask.err

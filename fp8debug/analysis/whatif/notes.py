@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.whatif.errors import FINITE, GemmErrors, OperandErrors
-from fp8debug.analysis.whatif.selection import Selection
+from fp8debug.analysis.whatif.selection import TRAINING_PASSES, Selection
 from fp8debug.analysis.whatif.starts import Starts
 from fp8debug.errors import Fp8DebugError
 from fp8debug.recipes import BlockRecipe, DelayedScaling, Recipe
@@ -65,7 +65,14 @@ def nothing_known(run: Run, recipes: Sequence[Recipe], selection: Selection, gap
     """The error when there is not a single figure."""
     (n_records,) = run.sql("select count(*) from whatif_records").fetchall()[0]
     if not n_records:
-        (n_sampled,) = run.sql("select count(*) from tensors where sampled").fetchall()[0]
+        (n_sampled, n_evaluated) = run.sql(
+            f"select count(*) filter ({TRAINING_PASSES}), count(*) from tensors where sampled"
+        ).fetchall()[0]
+        if n_evaluated and not n_sampled:
+            return Fp8DebugError(
+                f"only evaluation passes were recorded in {run.path}, and a what-if is about training: the script has "
+                "to call model.train() before it trains"
+            )
         if n_sampled:
             return Fp8DebugError("none of the layers, tensors and steps asked for was sampled; `fp8debug sql` shows "
                                  'which were: "select distinct step from tensors where sampled"')  # fmt: skip
