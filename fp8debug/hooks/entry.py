@@ -13,6 +13,7 @@ from fp8debug.config import DETAILS, CaptureOptions
 from fp8debug.errors import UsageError
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.modules import ModuleBackend
+from fp8debug.hooks.emulate.emulation import explain_nothing
 from fp8debug.hooks.launch import point_latest, prepare_run_path, rank_and_world, resolve_run_path
 from fp8debug.hooks.manifest import new_manifest
 from fp8debug.hooks.measure.loading import load_engine
@@ -102,7 +103,8 @@ def attach(
         force: rename a run that is already there.
 
     Raises:
-        UsageError: a regex that does not compile or matches nothing, an unknown recipe or tensor, a directory in use.
+        UsageError: a regex that does not compile or matches nothing, an unknown recipe or tensor, an emulation that
+            leaves every layer as it is, a directory in use.
     """
     options = CaptureOptions(
         layers=_words(layers),
@@ -127,9 +129,12 @@ def attach(
         quiet=quiet,
     )
     plan = CapturePlan.from_options(options)
-    names = [layer.name for layer in ModuleBackend().find(model, "")]
-    if not any(plan.selection.takes(n) for n in names):
-        raise UsageError(plan.selection.explain_no_match(names))
+    layers_there = ModuleBackend().find(model, "")
+    taken = [layer for layer in layers_there if plan.selection.takes(layer.name)]
+    if not taken:
+        raise UsageError(plan.selection.explain_no_match([layer.name for layer in layers_there]))
+    if plan.emulation is not None and (nothing := explain_nothing(plan.emulation, taken)) is not None:
+        raise UsageError(nothing)
     say = nowhere if quiet else on_stderr
     script = sys.argv[0] or "python"
     session = open_session(plan, command=[Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -15,6 +16,9 @@ from torch.utils.hooks import RemovableHandle
 
 from fp8debug.hooks.clock import Clock
 from fp8debug.hooks.transforms import outside_transforms
+
+_ended: WeakSet[Callable[..., Any]] = WeakSet()
+"""Wrappers of ours that nobody needs, perhaps still below another one."""
 
 
 class OptimizerWatch:
@@ -24,7 +28,7 @@ class OptimizerWatch:
         self._clock = clock
         self._fail = fail
         self._handles: list[RemovableHandle] = []
-        self._restore: list[tuple[Any, str, Any, Any]] = []
+        self._wrapped: list[tuple[Any, str, Callable[..., Any]]] = []
         self.n_optimizer_steps = 0
 
     def start(self) -> None:
@@ -33,14 +37,18 @@ class OptimizerWatch:
         self._wrap(torch.amp.GradScaler, "step", self._around_scaler_step)
 
     def stop(self) -> None:
-        """Put everything back that is still ours; safe to call twice."""
+        """Put everything back that is still ours; safe to call twice.
+
+        Of two watches the first to start may be the first to stop: the second then puts back what the first could not.
+        """
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        for owner, name, original, wrapper in reversed(self._restore):
-            if getattr(owner, name) is wrapper:
-                setattr(owner, name, original)
-        self._restore.clear()
+        for owner, name, wrapper in self._wrapped:
+            _ended.add(wrapper)
+            while (outermost := getattr(owner, name)) in _ended:
+                setattr(owner, name, outermost.__wrapped__)
+        self._wrapped.clear()
 
     def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
         original = getattr(owner, name)
@@ -50,7 +58,7 @@ class OptimizerWatch:
             return around(original, *args, **kwargs)
 
         setattr(owner, name, wrapper)
-        self._restore.append((owner, name, original, wrapper))
+        self._wrapped.append((owner, name, wrapper))
 
     def _ours(self, note: Callable[..., None], *args: Any) -> None:
         if not self._handles:  # stopped, but somebody wrapped our wrapper, so that it is still called

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,39 @@ def losses_of(trainings: ModuleType, name: str, recipe: str | None = None, **opt
     for emulation in started:
         emulation.remove()
     return facts["losses"]
+
+
+def test_nothing_of_torch_stays_wrapped_after_an_emulated_capture(attach: Attach) -> None:
+    before = torch.amp.GradScaler.step
+    session = attach(nn.Sequential(nn.Linear(8, 8)), emulate="current")
+    assert torch.amp.GradScaler.step is not before
+    session.close()
+    assert torch.amp.GradScaler.step is before
+
+
+def test_a_wrapper_of_somebody_else_is_left_where_it_is(
+    attach: Attach, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = torch.amp.GradScaler.step
+    session = attach(nn.Sequential(nn.Linear(8, 8)), emulate="current")
+    ours = torch.amp.GradScaler.step
+
+    @functools.wraps(ours)
+    def theirs(*args: Any, **kwargs: Any) -> Any:
+        return ours(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.amp.GradScaler, "step", theirs)
+        session.close()
+        assert torch.amp.GradScaler.step is theirs
+    with attach(nn.Sequential(nn.Linear(8, 8)), emulate="current", run_dir=tmp_path / "next"):
+        pass
+    assert torch.amp.GradScaler.step is before
+
+
+def test_an_emulation_that_keeps_every_layer_is_refused(attach: Attach) -> None:
+    with pytest.raises(UsageError, match="nothing is left to emulate: 1 of 1 layers"):
+        attach(nn.Sequential(nn.Linear(8, 8)), emulate="current", keep_bf16=".")
 
 
 def test_attach_emulates_until_the_session_is_closed(
