@@ -75,13 +75,27 @@ def hopper(
     return _with_non_finite(result, a, b)
 
 
-def descale(accumulated: Float32Array, scale_inv_a: np.float32, scale_inv_b: np.float32) -> Float32Array:
-    """What cuBLAS makes of the accumulator: float32(accumulated * float32(scale_inv_a * scale_inv_b) + 0).
+def descale(
+    accumulated: Float32Array,
+    scale_inv_a: Float32Array | np.float32,
+    scale_inv_b: Float32Array | np.float32,
+    addend: Float32Array | float = 0.0,
+) -> Float32Array:
+    """What is made of the accumulator: float32(accumulated * float32(scale_inv_a * scale_inv_b) + addend).
 
-    One fused multiply-add per element, so that an exact zero is +0. Shapes and dtype stay.
+    One fused multiply-add per element, as in cuBLAS, so that an exact zero is +0.
+
+    Args:
+        accumulated: float32, (M, N).
+        scale_inv_a, scale_inv_b: float32, a number for the operand, or (M, 1) and (1, N), one a line.
+        addend: what earlier pieces of the contraction came to, float32, (M, N).
+
+    Returns:
+        float32, (M, N).
     """
-    factor = np.float32(scale_inv_a) * np.float32(scale_inv_b)
-    return (accumulated.astype(np.float64) * np.float64(factor) + 0.0).astype(np.float32)
+    factor = np.multiply(scale_inv_a, scale_inv_b, dtype=np.float32).astype(np.float64)
+    result: Float32Array = (accumulated.astype(np.float64) * factor + addend).astype(np.float32)
+    return result
 
 
 def hopper_scalar(

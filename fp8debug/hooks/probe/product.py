@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fp8debug.accumulation import PROMOTED_EVERY, hopper
+from fp8debug.accumulation import PROMOTED_EVERY, descale, hopper
 from fp8debug.formats import E4M3, E5M2, Float32Array
 from fp8debug.hooks.probe.operand import Float64Array
 from fp8debug.hooks.probe.quantized import Quantized
@@ -30,7 +30,7 @@ def product(a: Quantized, b: Quantized, accumulation: str) -> Float64Array | Non
     if a.length is None:
         every = PROMOTED_EVERY if promoted else None
         accumulated = hopper(a.codes, b.codes, promote_every=every, a_format=a.fmt, b_format=b.fmt)
-        return _descaled(accumulated, a.decode, b.decode).astype(np.float64)
+        return descale(accumulated, a.decode, b.decode.T).astype(np.float64)
     if promoted and a.length == PROMOTED_EVERY:
         return _promoted_blocks(a, b).astype(np.float64)
     return None
@@ -49,14 +49,5 @@ def _promoted_blocks(a: Quantized, b: Quantized) -> Float32Array:
         piece = slice(start, start + PROMOTED_EVERY)
         summed = hopper(a.codes[:, piece], b.codes[:, piece], promote_every=None, a_format=a.fmt, b_format=b.fmt)
         column = slice(block, block + 1)
-        total = _descaled(summed, a.decode[:, column], b.decode[:, column], total)
+        total = descale(summed, a.decode[:, column], b.decode[:, column].T, total)
     return total
-
-
-def _descaled(
-    accumulated: Float32Array, a_factor: Float32Array, b_factor: Float32Array, addend: Float32Array | float = 0.0
-) -> Float32Array:
-    """One fused multiply-add an element: accumulated * (a_factor b_factor^T) + addend, rounded to float32."""
-    factor = (a_factor * b_factor.T).astype(np.float64)
-    result: Float32Array = (accumulated.astype(np.float64) * factor + addend).astype(np.float32)
-    return result

@@ -13,7 +13,6 @@ from fp8debug.hooks.measure.counting.jit import kernel
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint32]
 
 UNIT = 16
