@@ -167,7 +167,7 @@ BLOCKS = Table(
         Column("alternate", "bool", "true where fmt is recorded beside the recipe's own"),
         Column("orientation", "string", "row: blocks along the last axis of the tensor | column: along the first"),
         Column("gemm", "string", "GEMM that reads the operand this way: fprop | dgrad | wgrad"),
-        Column("sample", "string", "all | lines a:b,c:d: what was measured; lines run across the blocks' axis"),
+        Column("sample", "string", "all | lines a:b,c:d: rows that were measured, or columns, as orientation says"),
         Column("n_total", "int64", "elements of the whole tensor; n of them are finite and were measured"),
         Column("n", "int64", "finite elements measured"),
         Column("n_nonzero", "int64", "those other than zero"),
@@ -184,9 +184,7 @@ BLOCKS = Table(
         Column("scale_min", "float32", "smallest scale of a block that is not all zero: the factor before the cast"),
         Column("scale_median", "float32", "median scale of those blocks"),
         Column("scale_max", "float32", "largest scale of those blocks"),
-        Column(
-            "worst_block", "int64", "row-major index of the block with the lowest SQNR; NULL: no error anywhere"
-        ),
+        Column("worst_block", "int64", "row-major index of the block with the lowest SQNR; NULL: no error anywhere"),
         Column("worst_block_sqnr_db", "float64", "its SQNR", "dB"),
         Column("approx", "string", "'bf16' when FP32 values were rounded first, else NULL"),
     ),
@@ -225,7 +223,7 @@ GEMMS = Table(
         Column("other_fmt", "string", "element format of the second: w in fprop and dgrad, x in wgrad"),
         Column("alternate", "bool", "true where fmt is recorded beside the recipe's own"),
         Column("accumulation", "string", "exact | hopper-fast | hopper-promoted"),
-        Column("sample", "string", "rows a:b of columns c:d of the result that were computed, out of how many"),
+        Column("sample", "string", "rows a:b,c:d of M, columns e:f:g of N: what was computed of a result of M x N"),
         Column("n_rows", "int64", "rows of the result computed"),
         Column("n_columns", "int64", "columns of the result computed"),
         Column("depth", "int64", "length of the contraction"),
@@ -235,9 +233,7 @@ GEMMS = Table(
         Column("sum_q2", "float64", "sum of q^2, q from the quantised operands"),
         Column("sum_yq", "float64", "sum of y*q"),
         Column("sum_err2", "float64", "sum of (y-q)^2"),
-        Column(
-            "sum_x2w2", "float64", "sum of (a*b)^2 over depth and results: a small y alone is no fault"
-        ),
+        Column("sum_x2w2", "float64", "sum of (a*b)^2 over depth and results: a small y alone is no fault"),
     ),
 )
 

@@ -98,7 +98,7 @@ _RATIOS = """
 _SUMMED = ", ".join(
     f"sum({name}){'' if 'sum_' in name else '::bigint'} as {name}" for name in SUMS if name in OperandErrors.__slots__
 )
-_COUNTED = "count(*) as n_records, count(distinct step) as n_steps"
+_COUNTED = "count(distinct (segment, rank, seq)) as n_records, count(distinct step) as n_steps"
 _HEALTHY = {fmt.name: fmt.baseline_sqnr_db for fmt in (*FORMATS.values(), BFLOAT16)}
 # A scale whose inverse overflows has infinite sums: one such record would hide all the others.
 FINITE = "isfinite(sum_err2) and isfinite(sum_q2)"
