@@ -56,7 +56,7 @@ class DetailMaker:
 
         Args:
             key: cells of the record key; the last one, `seq`, and the rank seed stochastic rounding.
-            tensor_amax: largest magnitude of the finite elements.
+            tensor_amax: largest magnitude as scaling kernels see it: infinite where the tensor has an infinity.
             in_force: scales that channels are measured under.
         """
         if value.dtype in FP8_DTYPES:

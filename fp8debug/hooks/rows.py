@@ -118,8 +118,7 @@ class RowMaker:
         )
         in_force = [s.in_force for s in sourced]
         if value is not None and is_detailed(taken.moment):
-            finite_amax = health.amax or 0.0
-            self._details.add(self.batch, key, taken.tensor, value, taken.gemm_dtype, finite_amax, in_force)
+            self._details.add(self.batch, key, taken.tensor, value, taken.gemm_dtype, amax or 0.0, in_force)
         return in_force
 
     def _add_scale_rows(self, key: tuple[Any, ...], observed: Sequence[tuple[ScaleInForce, str]]) -> None:

@@ -112,8 +112,8 @@ class Session:
         if self.emulation is not None:
             for name, reason in self.emulation.add(taken).items():
                 self._recorder.event("not_emulated", reason, step=None, layer=name)
-        self._backend.attach(taken, self)
         self._modules |= {layer.name: weakref.ref(layer.module) for layer in taken}
+        self._backend.attach(taken, self)
         names = {layer.name for layer in taken}
         self._manifest.roots += sorted({layer.root for layer in found})
         self._manifest.layers += [

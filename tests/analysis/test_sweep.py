@@ -101,3 +101,15 @@ def test_equal_recipes_are_one() -> None:
 def test_what_does_not_fit_is_refused(recipes: list[str], sweeps: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         texts(recipes, *sweeps)
+
+
+def test_recipes_that_no_value_suits_stay_as_they_are() -> None:
+    """Such as those of a run that was recorded under many recipes, in a sweep over what some of them can have."""
+    assert texts(["current", "nvfp4", "bf16"], "fp8_format=E4M3,E5M2") == [
+        "current:fp8_format=E4M3",
+        "current:fp8_format=E5M2",
+        "nvfp4",
+        "bf16",
+    ]
+    with pytest.raises(UsageError, match="margin is 40"):
+        texts(["delayed", "current"], "margin=32,40")

@@ -38,7 +38,7 @@ def is_free(lock: Path) -> bool:
 
 
 # Of two layers with x, w and dy; delayed and current, dy in two formats. Histograms have as many as there are values.
-# Channels: for each recipe and format SQNR and underflow, and amax, along two axes. GEMMs: dgrad and wgrad in two formats.
+# Channels: amax, and for each recipe and format SQNR and underflow, two axes. GEMMs: dgrad and wgrad in two formats.
 ROWS_PER_STEP = {
     "steps": 1,
     "tensors": 6,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
@@ -60,17 +61,30 @@ def _range(text: str, first: str, last: str, step: str | None) -> tuple[str, ...
 def swept(recipes: Sequence[Recipe], sweeps: Sequence[Sweep]) -> tuple[Recipe, ...]:
     """Replace each recipe that has a swept parameter by one for each value; the others stay as they are.
 
+    So does one that none of the values suits, such as nvfp4 in a sweep over FP8 formats, where they suit another.
+
     Raises:
         UsageError: no recipe has the parameter (the nearest names are said), a bad value, or too many recipes.
     """
     for sweep in sweeps:
         if not any(sweep.name in parameters(type(recipe)) for recipe in recipes):
             raise _unknown(sweep.name, recipes)
-        recipes = list(itertools.chain.from_iterable(_expanded(recipe, sweep) for recipe in recipes))
+        suited = [recipe for recipe in recipes if _suits(sweep, recipe)]
+        expanded = [_expanded(r, sweep) if r in suited or not suited else [r] for r in recipes]
+        recipes = list(itertools.chain.from_iterable(expanded))
     distinct = tuple({recipe.text: recipe for recipe in recipes}.values())
     if len(distinct) > MOST_RECIPES:
         raise UsageError(f"{len(distinct)} recipes; at most {MOST_RECIPES} are compared at once: narrow --sweep")
     return distinct
+
+
+def _suits(sweep: Sweep, recipe: Recipe) -> bool:
+    """Whether the recipe can have any of the values."""
+    for value in sweep.values:
+        with contextlib.suppress(UsageError):
+            _expanded(recipe, Sweep(sweep.name, (value,)))
+            return sweep.name in parameters(type(recipe))
+    return False
 
 
 def _expanded(recipe: Recipe, sweep: Sweep) -> list[Recipe]:

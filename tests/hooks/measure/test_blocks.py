@@ -251,3 +251,13 @@ def test_random_state_and_memory_of_the_tensor_are_left_alone() -> None:
     before: npt.NDArray[np.uint16] = t.view(torch.uint16).numpy().copy()
     measured(ENGINES["numba"], recipe_of("nvfp4"), "x", "column", fmt_of("nvfp4"), t)
     np.testing.assert_array_equal(t.view(torch.uint16).numpy(), before)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_zeros_are_not_lost_whatever_becomes_of_them(engine: str) -> None:
+    """Under torchao's NVFP4 a tensor this small has an infinite factor: 0 * inf saturates, and no zero stays one."""
+    t = torch.zeros(4, 32)
+    t[0, 0] = 2.0**-120
+    recipe = recipe_of("nvfp4:flavour=torchao")
+    found = measured(ENGINES[engine], recipe, "x", "row", recipe.formats_for("x")[0][0], t)
+    assert (found.n_nonzero, found.n_underflow) == (1, 0)

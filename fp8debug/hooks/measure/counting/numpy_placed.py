@@ -32,7 +32,7 @@ def block_sums(
     amax = blocks.block_amax(read, tile, nan_spreads=True)
     measured = blocks.spread(np.isfinite(amax) & (amax > 0), tile, x.shape)
     x64, q64 = (np.where(measured, values, np.float32(0)).astype(np.float64) for values in (x, quantized.values))
-    n_nonzero, n_kept = int(np.count_nonzero(x64)), int(np.count_nonzero(q64))
+    n_nonzero, n_kept = int(np.count_nonzero(x64)), int(np.count_nonzero((x64 != 0) & (q64 != 0)))
     overflow = _per_block((quantized.beyond & measured).astype(np.float64), tile)
     with np.errstate(all="ignore"):
         x2, err2 = _per_block(x64**2, tile), _per_block((x64 - q64) ** 2, tile)

@@ -103,7 +103,7 @@ def _unit_sums(x: Float32, read: Float32, encode: np.float32, decode: np.float32
         xq += value * q
         overflow = U32(overflow + U32(scaled > row[THRESHOLD]))
         nonzero = U32(nonzero + U32(magnitude != 0))
-        kept = U32(kept + U32(rounded != 0))
+        kept = U32(kept + U32((rounded != 0) & (magnitude != 0)))
     return x2, err2, float(overflow), q2, xq, float(nonzero), float(kept)
 
 
