@@ -20,6 +20,7 @@ from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.modules import ModuleBackend
 from fp8debug.hooks.clock import in_backward
 from fp8debug.hooks.emulate.emulation import explain_nothing
+from fp8debug.hooks.emulate.linear import emulated_forward, replace_result
 from fp8debug.hooks.entry import matched_line, open_session
 from fp8debug.hooks.launch import check_run_path, rank_and_world, resolve_run_path
 from fp8debug.hooks.module_calls import ModuleCalls
@@ -107,7 +108,10 @@ class AutoAttach:
                 return
             with self._finding, outside_transforms():
                 if module not in self._known:  # by another thread meanwhile
+                    before = emulated_forward(module)
                     self._attach_roots(find_roots(module))
+                    if emulated_forward(module) is not before:
+                        replace_result(module)
         except Exception as error:  # ours, never the training's
             self._give_up(error)
 

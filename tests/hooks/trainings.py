@@ -559,6 +559,22 @@ def inside_a_transform(start: Start) -> Facts:
     return {"losses": losses}
 
 
+def no_model_around(start: Start) -> Facts:
+    """The layers themselves are what is called first, by position and by name, and more than once."""
+    a, b = nn.Linear(4, 4), nn.Linear(4, 3)
+    layers = nn.ModuleDict({"a": a, "b": b})
+    start(layers)
+    optimizer = sgd(layers)
+    losses = []
+    for step in range(3):
+        loss = b(a(input=a(batch(step)).relu())).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append([loss.item()])
+    return {"losses": losses}
+
+
 def two_threads(start: Start) -> Facts:
     """Each trains a model of its own; both models are called first at the same time."""
     models = [Net(), Net()]

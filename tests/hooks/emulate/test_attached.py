@@ -158,6 +158,7 @@ def test_the_users_steps_are_the_emulations_too(attach: Attach, recorded: Record
         ("evaluation", {"emulate": "delayed"}),
         ("lbfgs", {"emulate": "current", "keep_bf16": ["^b$"], "emulate_only": ["x", "dy"]}),
         ("grad_scaler", {"emulate": "delayed"}),
+        ("no_model_around", {"emulate": "delayed:amax_history_len=2"}),
     ],
 )
 def test_unmodified_scripts(
