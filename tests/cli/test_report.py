@@ -253,6 +253,16 @@ def test_unknown_options_are_wrong_usage(report: Report) -> None:
     assert report("healthy", "--colour", code=2) == ""
 
 
+def test_block_recipes_alone_are_no_ground_for_a_verdict(local: Report, synthetic_run: ModuleType) -> None:
+    run = synthetic_run.SyntheticRun(local.folder / "run", recipes=["mxfp8", "nvfp4"])
+    run.add("fc1", "x", np.ones((64, 64), np.float32), step=0, with_current=False)
+    run.write()
+    text = " ".join(local("run").split())
+    assert "NOT ENOUGH EVIDENCE FOR A VERDICT" in text
+    assert "no error sums of any: recorded was mxfp8 and nvfp4. What block recipes do" in text
+    assert "`fp8debug whatif` shows" in text and "smaller `--every`" not in text
+
+
 def test_nothing_judged_is_no_pass(local: Report, synthetic_run: ModuleType) -> None:
     """A gate must not turn green because nothing was looked at."""
     run = synthetic_run.SyntheticRun(local.folder / "run", status="closed", tensors=["x"])

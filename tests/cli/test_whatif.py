@@ -18,6 +18,7 @@ from fp8debug import __version__
 from fp8debug.cli.main import main
 from fp8debug.cli.render.matrix import Cell, Group, matrix_lines
 from fp8debug.cli.render.stream import Looks
+from fp8debug.rundir import RunDir
 
 Golden = Callable[[str, str], None]
 
@@ -209,6 +210,20 @@ def test_refusals(ask: WhatIf, arguments: tuple[str, ...], code: int, message: s
 def test_margin_zero_to_minus_one_is_empty(ask: WhatIf) -> None:
     ask("recipes", "--sweep", "margin=0:-1", code=2)
     assert "the range is empty" in ask.err
+
+
+def test_files_that_cannot_be_read_are_named(
+    ask: WhatIf, runs: ModuleType, synthetic_run: ModuleType, tmp_path: Path
+) -> None:
+    path = RunDir(runs.write_recipes(synthetic_run, tmp_path / "damaged"))
+    for table in ("blocks", "histograms"):
+        path.part_path(table, 0, 0).write_bytes(b"PAR1 cut")
+    text = ask(str(path.path), "--recipe", "current", "--recipe", "mxfp8")
+    notes = " ".join(text[text.index("NOTES") :].split())
+    assert "part-000000.parquet is left out: not a readable Parquet file" in notes
+    assert "1 more file" in notes and "may have been recorded" in notes
+    assert "GEMM error, %" in text
+    assert "gain" not in text and "become zero" not in text, "no columns of which nothing is known"
 
 
 def test_evaluation_alone_says_so(ask: WhatIf, synthetic_run: ModuleType, tmp_path: Path) -> None:

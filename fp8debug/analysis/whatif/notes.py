@@ -13,6 +13,7 @@ from fp8debug.errors import Fp8DebugError
 from fp8debug.recipes import BlockRecipe, DelayedScaling, Recipe
 
 _GEMM_TENSORS = {"x", "w", "dy"}
+_TABLES = {"tensors", "histograms", "blocks", "gemms"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,8 @@ class Note:
     """One thing to know."""
 
     kind: str
-    """not_recorded | gemms_not_recorded | sample | approx | warm_up | history | not_finite | no_histogram | payload |
-    ranks"""
+    """bad_file | not_recorded | gemms_not_recorded | sample | approx | warm_up | history | not_finite | no_histogram |
+    payload | ranks"""
     message: str
     command: str | None = None
     """What would record the missing."""
@@ -45,6 +46,7 @@ def notes(
     gaps: Gaps,
 ) -> Iterator[Note]:
     """Everything there is to say, what is missing first."""
+    yield from _bad_files(run)
     blocks = _recorded(run, "blocks")
     missing = [r.text for r in recipes if isinstance(r, BlockRecipe) and r.text not in blocks]
     yield from _not_recorded(run, missing, blocks)
@@ -59,6 +61,18 @@ def notes(
             "histories of delayed scaling see the largest amax over ranks, as amax reduction does; a run's own "
             "simulation is each rank's alone",
         )
+
+
+def _bad_files(run: Run) -> Iterator[Note]:
+    bad = [problem.message for problem in run.problems if problem.table in _TABLES]
+    if bad:
+        others = len(bad) - 1
+        more = (
+            f", and so {'is' if others == 1 else 'are'} {others} more file{'' if others == 1 else 's'}"
+            if others
+            else ""
+        )
+        yield Note("bad_file", f"{bad[0]}{more}; what is missing here may have been recorded")
 
 
 def nothing_known(run: Run, recipes: Sequence[Recipe], selection: Selection, gaps: Gaps) -> Fp8DebugError:

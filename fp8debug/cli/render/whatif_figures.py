@@ -28,11 +28,12 @@ def figure_lines(
     by_gemm = {(entry.recipe, entry.accumulation, entry.gemm): entry for entry in gemms}
     known = {recipe for recipe, *_ in (*by_operand, *by_gemm)}
     recipes = [recipe for recipe in answer.recipes if recipe in known]
-    groups = [
+    candidates = [
         *_precision(recipes, answer.tensors, by_operand),
         *_gemm_groups(recipes, by_gemm),
         *_losses(recipes, answer.tensors, by_operand, whole=whole),
     ]
+    groups = [group for group in candidates if any(cell != _UNKNOWN for row in group.rows for cell in row)]
     yield from matrix_lines("recipe", [escape(recipe) for recipe in recipes], groups, looks)
 
 
