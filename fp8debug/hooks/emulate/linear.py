@@ -20,6 +20,7 @@ from torch.nn import functional
 from fp8debug.blocks import GEMMS
 from fp8debug.errors import Fp8DebugError
 from fp8debug.hooks.emulate.operands import EmulatedCall, Emulator, Operand
+from fp8debug.hooks.transforms import inside_transform
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -100,6 +101,11 @@ class EmulatedForward:
         return y.view(*x.shape[:-1], y.shape[-1])
 
     def _require_plain(self, x: Tensor, weight: Tensor) -> None:
+        if inside_transform():
+            raise Fp8DebugError(
+                f"cannot emulate {self._name} inside torch.func; expected a forward and a backward() of their own; keep "
+                "the layer out with --keep-bf16"
+            )
         for tensor in (x, weight):
             if type(tensor) not in (Tensor, nn.Parameter) or tensor.dtype not in _DTYPES:
                 raise Fp8DebugError(

@@ -307,6 +307,8 @@ def test_errors_are_the_trainings_own(x: Tensor) -> None:
         with pytest.raises(Fp8DebugError, match=r"cannot emulate a: it got a Tensor of torch.float64.*--keep-bf16"):
             model.double()(x.double())
         model.float()
+        with pytest.raises(Fp8DebugError, match=r"cannot emulate a inside torch.func; .*--keep-bf16"):
+            torch.func.vmap(model)(x)
         own = x.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(model(own).square().sum(), own, create_graph=True)
         with pytest.raises(RuntimeError, match="once_differentiable"):
