@@ -103,8 +103,8 @@ class EmulatedForward:
     def _require_plain(self, x: Tensor, weight: Tensor) -> None:
         if inside_transform():
             raise Fp8DebugError(
-                f"cannot emulate {self._name} inside torch.func; expected a forward and a backward() of their own; keep "
-                "the layer out with --keep-bf16"
+                f"cannot emulate {self._name} inside torch.func; expected a forward and a backward() of their own; "
+                "keep the layer out with --keep-bf16"
             )
         for tensor in (x, weight):
             if type(tensor) not in (Tensor, nn.Parameter) or tensor.dtype not in _DTYPES:
