@@ -104,7 +104,9 @@ def _recipes(verdicts: Sequence[Verdict], looks: Looks) -> Iterator[str]:
     ]
     if not any(row[4] for row in rows[1:]):
         rows = [(*row[:4], *row[5:]) for row in rows]
-    head, *body = named_columns(rows, right=(False, False, False, *[True] * (len(rows[0]) - 4)))
+    head, *body = named_columns(
+        rows, looks.width - len(_INDENT), right=(False, False, False, *[True] * (len(rows[0]) - 4))
+    )
     yield _INDENT + looks.dim(head)
     yield from (_INDENT + line for line in body)
 

@@ -40,9 +40,10 @@ def columns(rows: Sequence[Sequence[str]], *, right: Sequence[bool] = (), gap: s
     return [gap.join(pad(cell, widths[i], right=flags[i]) for i, cell in enumerate(row)).rstrip() for row in rows]
 
 
-def named_columns(rows: Sequence[Sequence[str]], *, right: Sequence[bool] = (), longest: int = 30) -> list[str]:
-    """`columns` whose first is names: one wider than `longest` stands alone, on the line above its row."""
-    is_long = [display_width(row[0]) > longest for row in rows]
+def named_columns(rows: Sequence[Sequence[str]], width: int, *, right: Sequence[bool] = ()) -> list[str]:
+    """`columns` whose first is names: one that would make its line longer than `width` stands on the line above."""
+    rest = max(map(display_width, columns([("", *row[1:]) for row in rows])), default=0)
+    is_long = [display_width(row[0]) + rest > width for row in rows]
     lines = columns([("", *row[1:]) if long else row for row, long in zip(rows, is_long, strict=True)], right=right)
     return [
         line

@@ -42,7 +42,7 @@ def _fine(report: Report, looks: Looks) -> Iterator[str]:
     judged = [entry for entry in report.judged if entry.n_operands]
     if judged:
         rows = [(entry.recipe, _share_that_holds(entry), _steps_judged(entry)) for entry in judged]
-        yield from (f"  {looks.green(line)}" for line in named_columns(rows))
+        yield from (f"  {looks.green(line)}" for line in named_columns(rows, looks.width - 2))
     names = listed(report.run.tensors, "or")
     yield from wrap(f"An operand is one tensor ({names}) of one layer; {health.n_operands} were recorded.", looks.width)
     for entry in report.judged:

@@ -35,8 +35,9 @@ def test_columns_align_and_leave_no_blanks_behind() -> None:
 
 def test_long_names_stand_above_their_row() -> None:
     rows = [("a", "1", "x"), ("a-long-name", "22", "y")]
-    assert named_columns(rows, right=(False, True), longest=5) == ["a   1  x", "a-long-name", "   22  y"]
-    assert named_columns(rows) == columns(rows)
+    assert named_columns(rows, 17, right=(False, True)) == ["a   1  x", "a-long-name", "   22  y"]
+    assert named_columns(rows, 18) == columns(rows)
+    assert named_columns([], 80) == []
 
 
 def test_wrapping_never_breaks_a_word() -> None:
