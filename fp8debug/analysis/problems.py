@@ -30,6 +30,13 @@ group by kind, message
 order by kind, min(step), message
 """
 
+_NO_GRADIENT = ": no gradient reached it (frozen, or no backward ran)"
+_WHY_NOT = {
+    "dy": _NO_GRADIENT,
+    "dx": ": its input needs no gradient (as in a first layer), or no backward ran",
+    "dw": _NO_GRADIENT,
+}
+
 _SEEN = "select distinct layer, tensor, rank from tensors order by all"
 
 
@@ -76,8 +83,7 @@ def _missing(run: Run) -> Iterator[Problem]:
     for tensor in manifest.tensors:
         without = sorted(layers - {layer for layer, name, _ in seen if name == tensor})
         if without:
-            why = ": no gradient reached it (frozen, or no backward ran)" if tensor.startswith("d") else ""
-            yield Problem("missing_tensor", f"no {tensor} was recorded for {_some(without)}{why}")
+            yield Problem("missing_tensor", f"no {tensor} was recorded for {_some(without)}{_WHY_NOT.get(tensor, '')}")
 
 
 def _events(run: Run) -> Iterator[Problem]:

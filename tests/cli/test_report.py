@@ -347,10 +347,11 @@ def test_running_or_killed(local: Report, runs: ModuleType, synthetic_run: Modul
 
 
 def test_missing_ranks_and_tensors(local: Report, runs: ModuleType, synthetic_run: ModuleType) -> None:
-    runs.write_healthy(synthetic_run, local.folder / "run", world_size=4, tensors=["x", "w", "dy", "dw"])
+    runs.write_healthy(synthetic_run, local.folder / "run", world_size=4, tensors=["x", "w", "dy", "dx", "dw"])
     text = " ".join(local("run").split())
     assert "3 of 4 ranks left no records: 1, 2, 3" in text
-    assert "no dw was recorded for blocks.0.fc1, blocks.1.fc1" in text
+    assert "no dw was recorded for blocks.0.fc1, blocks.1.fc1: no gradient reached it" in text
+    assert "no dx was recorded for blocks.0.fc1, blocks.1.fc1: its input needs no gradient" in text
 
 
 def test_equal_events_are_one_problem(local: Report, runs: ModuleType, synthetic_run: ModuleType) -> None:
