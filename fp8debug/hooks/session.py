@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from fp8debug.hooks.backends.base import Backend, FoundLayer
 from fp8debug.hooks.clock import Clock, FinishedStep
@@ -34,6 +35,8 @@ from fp8debug.replay import Moment, ScaleInForce
 from fp8debug.rundir import LayerInfo, Manifest, RunDir
 
 MAX_BUFFERED_BYTES = 32 << 20
+_OUT_PROJ = NonDynamicallyQuantizableLinear.__name__
+_READ_ONLY = "nn.MultiheadAttention reads its weight without calling it"
 
 
 @dataclass(slots=True)
@@ -306,11 +309,14 @@ class Session:
             text = "the optimizer stepped, but every forward was in evaluation mode: call model.train() to record steps"
             self._recorder.event("evaluation_only", text, step=None)
             self._problems.append(text)
-        silent = [x.name for x in self._manifest.layers if x.matched and x.name not in self._recorder.fired]
-        for name in silent:
-            self._recorder.event("never_fired", "matched, but its forward hook never ran", step=None, layer=name)
+        silent = [layer for layer in self._manifest.layers if layer.matched and layer.name not in self._recorder.fired]
+        for layer in silent:
+            why = _READ_ONLY if layer.class_name == _OUT_PROJ else "its forward hook never ran"
+            self._recorder.event("never_fired", f"matched, but {why}", step=None, layer=layer.name)
         if silent:
-            self._problems.append(f"{count_layers(len(silent), 'matched')} never ran: {some(silent)}")
+            why = f" ({_READ_ONLY})" if all(layer.class_name == _OUT_PROJ for layer in silent) else ""
+            names = some([layer.name for layer in silent])
+            self._problems.append(f"{count_layers(len(silent), 'matched')} never ran: {names}{why}")
             if self.watch.n_optimizer_steps and not self._recorder.fired:
                 text = "they ran inside torch.compile, where they are not seen yet, or in evaluation mode only"
                 self._problems.append(f"the optimizer stepped, so {text}")

@@ -297,6 +297,15 @@ def test_a_layer_that_never_ran_and_one_that_was_not_asked_for(attach: Attach, r
     }
 
 
+def test_the_output_layer_of_attention_is_explained(attach: Attach, recorded: Recorded) -> None:
+    net = nn.TransformerEncoderLayer(4, 1, 4, batch_first=True)
+    with attach(net) as session:
+        net(torch.randn(1, 2, 4)).sum().backward()
+    why = "nn.MultiheadAttention reads its weight without calling it"
+    assert session.close().problems == [f"1 matched layer never ran: self_attn.out_proj ({why})"]
+    assert recorded.row("events")["message"] == f"matched, but {why}"
+
+
 def test_memory_is_bounded_by_bytes(attach: Attach, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raw rows count with their values, also in steps that are not sampled."""
     limit = 1 << 20
