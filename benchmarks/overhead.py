@@ -268,7 +268,7 @@ def main() -> int:
     if args.worker:
         worker(*args.worker)
         return 0
-    names = ["bare", *YARDSTICKS, *(args.only or VARIANTS)]
+    names = list(dict.fromkeys(["bare", *YARDSTICKS, *(args.only or VARIANTS)]))
     with tempfile.TemporaryDirectory() as folder:
         records = measure(names, args.steps, Path(folder))
         sizes = {name: megabytes_per_step(Path(folder), name, args.steps) for name in names}
