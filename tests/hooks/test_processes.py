@@ -44,9 +44,9 @@ ROWS_PER_STEP = {
     "tensors": 6,
     "scales": 8,
     "errors": 16,
-    "histograms": 0,
     "channels": 2 * 2 * ((1 + 2 * 2) + (1 + 2 * 2) + (1 + 2 * 4)),
     "gemms": 2 * (2 + 4 + 4),
+    "histograms": 0,  # written last
 }
 
 
