@@ -67,7 +67,8 @@ def _emulation(options: CaptureOptions) -> EmulationPlan | None:
         return plan(options.emulate, options.keep_bf16, options.emulate_only, rolls=options.rolls)
     for name in ("keep_bf16", "emulate_only"):
         if getattr(options, name):
-            raise UsageError(f"{name} says what to emulate, but emulate is not given; expected a recipe for it")
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} says what to emulate, but --emulate is not given; expected a recipe for it")
     return None
 
 

@@ -138,7 +138,9 @@ class BlockMeter:
         scales = np.concatenate(self._scales) if self._scales else np.empty(0, np.float32)
         if not scales.size:
             return self._found
-        low, middle, high = float(scales.min()), float(np.median(scales)), float(scales.max())
+        # In float64, since the sum of two scales near 2^127 leaves float32.
+        middle = float(np.float32(np.median(scales.astype(np.float64))))
+        low, high = float(scales.min()), float(scales.max())
         return replace(self._found, scale_min=low, scale_median=middle, scale_max=high)
 
     def _measure(self, strip: Strip) -> None:

@@ -209,8 +209,8 @@ def test_what_cannot_be_emulated_is_not_trained_without(zygote: Zygote, tmp_path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"keep_bf16": ("a",)}, "keep_bf16 says what to emulate, but emulate is not given"),
-        ({"emulate_only": ("x",)}, "emulate_only says what to emulate, but emulate is not given"),
+        ({"keep_bf16": ("a",)}, "--keep-bf16 says what to emulate, but --emulate is not given"),
+        ({"emulate_only": ("x",)}, "--emulate-only says what to emulate, but --emulate is not given"),
         ({"emulate": "delaid"}, "unknown recipe 'delaid'"),
         ({"emulate": "current", "emulate_only": ("y",)}, "expected some of x, w, dy, fprop, dgrad, wgrad"),
         ({"emulate": "current", "keep_bf16": ("(",)}, "--keep-bf16"),

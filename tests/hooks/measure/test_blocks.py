@@ -261,3 +261,11 @@ def test_zeros_are_not_lost_whatever_becomes_of_them(engine: str) -> None:
     recipe = recipe_of("nvfp4:flavour=torchao")
     found = measured(ENGINES[engine], recipe, "x", "row", recipe.formats_for("x")[0][0], t)
     assert (found.n_nonzero, found.n_underflow) == (1, 0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_scales_at_the_end_of_float32(engine: str) -> None:
+    """Two blocks of the smallest numbers, an even number of scales: their median is one of them."""
+    recipe = recipe_of("mxfp8")
+    found = measured(ENGINES[engine], recipe, "x", "row", recipe.formats_for("x")[0][0], torch.full((2, 32), 2.0**-140))
+    assert found.scale_min == found.scale_median == found.scale_max == 2.0**127
