@@ -7,6 +7,7 @@ matrix. Where lines or elements do not fill the last tile, it is smaller: the sa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -174,6 +175,7 @@ def _size(tile: Tile, shape: tuple[int, ...]) -> tuple[int, int]:
     return tile.lines, tile.length if tile.length is not None else max(shape[1], 1)
 
 
+@cache
 def _hadamard() -> npt.NDArray[np.float64]:
     matrix = np.ones((1, 1))
     while len(matrix) < HADAMARD_SIZE:

@@ -1,9 +1,12 @@
-"""The two exceptions a user may meet. Anything else that escapes is a bug of ours and shows its traceback."""
+"""The two exceptions a user may meet, and words for their messages.
+
+Anything else that escapes is a bug of ours and shows its traceback.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class Fp8DebugError(Exception):
@@ -25,3 +28,8 @@ class UsageError(Fp8DebugError):
 def nearest(word: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """Return up to `limit` of `known` that look most like `word`, best first."""
     return difflib.get_close_matches(word, list(known), n=limit, cutoff=0.3)
+
+
+def some(names: Sequence[str]) -> str:
+    """`a, b, c and 2 more`: enough to see what is meant."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fp8debug.analysis.facts import Health, RunFacts
 from fp8debug.analysis.run import Run
+from fp8debug.errors import some
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +84,11 @@ def _missing(run: Run) -> Iterator[Problem]:
     for tensor in manifest.tensors:
         without = sorted(layers - {layer for layer, name, _ in seen if name == tensor})
         if without:
-            yield Problem("missing_tensor", f"no {tensor} was recorded for {_some(without)}{_WHY_NOT.get(tensor, '')}")
+            yield Problem("missing_tensor", f"no {tensor} was recorded for {some(without)}{_WHY_NOT.get(tensor, '')}")
 
 
 def _events(run: Run) -> Iterator[Problem]:
     for kind, message, operands, count, first_step in run.sql(_EVENTS).fetchall():
         at = "" if first_step is None else f" (first at step {first_step})" if count > 1 else f" (step {first_step})"
-        text = f"{_some(operands)}: {message}{at}" if operands else f"{message}{at}"
+        text = f"{some(operands)}: {message}{at}" if operands else f"{message}{at}"
         yield Problem(kind, text, count)
-
-
-def _some(names: list[str]) -> str:
-    head = ", ".join(names[:3])
-    return head if len(names) <= 3 else f"{head} and {len(names) - 3} more"

@@ -19,6 +19,7 @@ from fp8debug.hooks.manifest import new_manifest
 from fp8debug.hooks.measure.loading import load_engine
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.say import nowhere, on_stderr
+from fp8debug.hooks.selection import one_or_more
 from fp8debug.hooks.session import Session
 from fp8debug.rundir import RunDir
 
@@ -107,21 +108,21 @@ def attach(
             leaves every layer as it is, a directory in use.
     """
     options = CaptureOptions(
-        layers=_words(layers),
-        exclude=_words(exclude),
+        layers=one_or_more(layers),
+        exclude=one_or_more(exclude),
         tensors=_listed(tensors),
         every=every,
         first=first,
         steps=steps,
         raw_every=raw_every,
-        recipes=_words(recipes),
+        recipes=one_or_more(recipes),
         rolls=rolls,
         engine=engine,
         detail=() if detail == "none" else _listed(detail),
         accumulation=_listed(accumulation),
         probe_memory=probe_memory,
         emulate=emulate,
-        keep_bf16=_words(keep_bf16),
+        keep_bf16=one_or_more(keep_bf16),
         emulate_only=_listed(emulate_only),
         out=None if run_dir is None else os.fspath(run_dir),
         name=name,
@@ -153,10 +154,6 @@ def matched_line(found: Sequence[FoundLayer], plan: CapturePlan) -> str:
     unmatched = plan.selection.unmatched(names)
     quoted = ", ".join(f"'{pattern}'" for pattern in unmatched)
     return f"{line}; nothing matched {quoted}" if unmatched else line
-
-
-def _words(given: str | Iterable[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _listed(given: str | Iterable[str]) -> tuple[str, ...]:

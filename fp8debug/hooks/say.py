@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
 
 
 def on_stderr(line: str) -> None:
     """Print a line on standard error."""
     with contextlib.suppress(OSError, ValueError):  # a closed stderr must not cost the training anything
         print(line, file=sys.stderr, flush=True)
-
-
-def some(names: Sequence[str]) -> str:
-    """`a, b, c and 2 more`: enough to see what is meant."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def count_layers(count: int, kind: str = "") -> str:

@@ -34,6 +34,21 @@ def compile_patterns(patterns: Iterable[str], option: str) -> tuple[re.Pattern[s
     return tuple(compiled)
 
 
+def matches_any(patterns: Iterable[re.Pattern[str]], name: str) -> bool:
+    """Whether any of the patterns is found in the name."""
+    return any(pattern.search(name) for pattern in patterns)
+
+
+def unmatched(patterns: Iterable[re.Pattern[str]], names: Sequence[str]) -> list[str]:
+    """Those of the patterns that are found in none of the names."""
+    return [p.pattern for p in patterns if not any(p.search(name) for name in names)]
+
+
+def one_or_more(given: str | Iterable[str]) -> tuple[str, ...]:
+    """A text alone, or several: what scripts may give where the command line repeats an option."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """A layer is taken when any of `layers` matches its name (or there is none) and none of `exclude` does."""
@@ -48,12 +63,11 @@ class Selection:
 
     def takes(self, name: str) -> bool:
         """Whether the layer called `name` is taken."""
-        wanted = not self.layers or any(p.search(name) for p in self.layers)
-        return wanted and not any(p.search(name) for p in self.exclude)
+        return (not self.layers or matches_any(self.layers, name)) and not matches_any(self.exclude, name)
 
     def unmatched(self, names: Sequence[str]) -> list[str]:
         """Patterns of `layers` that match none of `names`."""
-        return [p.pattern for p in self.layers if not any(p.search(n) for n in names)]
+        return unmatched(self.layers, names)
 
     def explain_no_match(self, names: Sequence[str]) -> str:
         """One line for the user: nothing matched, what was asked for, which names come nearest."""

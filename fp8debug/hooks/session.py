@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from fp8debug.errors import some
 from fp8debug.hooks.backends.base import Backend, FoundLayer
 from fp8debug.hooks.clock import Clock, FinishedStep
 from fp8debug.hooks.emulate.emulation import Emulation, emulated_text
@@ -26,7 +27,7 @@ from fp8debug.hooks.measure.engine import Engine
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.probe.gemms import GemmProbe
 from fp8debug.hooks.recorder import Observed, Recorder
-from fp8debug.hooks.say import count_layers, some
+from fp8debug.hooks.say import count_layers
 from fp8debug.hooks.scalars import as_scalar
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.training import TrainingWatch

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from fp8debug.errors import UsageError
+from fp8debug.errors import UsageError, some
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.modules import ModuleBackend
 from fp8debug.hooks.emulate.linear import EmulatedForward, emulated_forward
 from fp8debug.hooks.emulate.operands import Emulator
 from fp8debug.hooks.emulate.plan import EmulationPlan
-from fp8debug.hooks.say import count_layers, nowhere, on_stderr, some
-from fp8debug.hooks.selection import Selection
+from fp8debug.hooks.say import count_layers, nowhere, on_stderr
+from fp8debug.hooks.selection import Selection, one_or_more
 from fp8debug.hooks.stepping import OptimizerWatch
 from fp8debug.recipes import Recipe
 
@@ -116,8 +116,8 @@ def emulate(
     Raises:
         UsageError: a regex that does not compile or leaves no layer, an unknown recipe, operand or GEMM.
     """
-    plan = EmulationPlan.from_words(recipe, _words(keep_bf16), only)
-    selection = Selection.from_regexes(_words(layers), _words(exclude))
+    plan = EmulationPlan.from_words(recipe, one_or_more(keep_bf16), only)
+    selection = Selection.from_regexes(one_or_more(layers), one_or_more(exclude))
     found = ModuleBackend().find(model, "")
     taken = [layer for layer in found if selection.takes(layer.name)]
     if not taken:
@@ -166,10 +166,6 @@ def _by_reason(left: Mapping[str, str]) -> dict[str, list[str]]:
     for name, reason in left.items():
         names.setdefault(reason, []).append(name)
     return names
-
-
-def _words(given: str | Iterable[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _raise(error: Exception) -> None:

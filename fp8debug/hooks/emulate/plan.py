@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fp8debug.blocks import GEMMS
 from fp8debug.config import EMULATED_PARTS, GEMM_NAMES, BadValue, parse_some
 from fp8debug.errors import UsageError
-from fp8debug.hooks.selection import compile_patterns
+from fp8debug.hooks.selection import compile_patterns, matches_any, unmatched
 from fp8debug.recipes import Recipe, parse_recipe
 
 
@@ -63,12 +63,11 @@ class EmulationPlan:
 
     def keeps(self, name: str) -> bool:
         """Whether the layer called `name` stays in high precision."""
-        return any(pattern.search(name) for pattern in self.keep)
+        return matches_any(self.keep, name)
 
     def unmatched(self, names: Iterable[str]) -> list[str]:
         """Patterns of `keep` that match none of `names`."""
-        names = list(names)
-        return [p.pattern for p in self.keep if not any(p.search(name) for name in names)]
+        return unmatched(self.keep, list(names))
 
     def quantizes(self, tensor: str, gemm: str) -> bool:
         """Whether the GEMM reads this operand quantised.

@@ -58,7 +58,11 @@ class BlockEngine(Protocol):
         tensor_amax: float,
         rng: np.random.Generator | None,
     ) -> BlockSums:
-        """See `Engine`."""
+        """Return what one strip loses under a block recipe, equal to sums over `fp8debug.blocks.quantize_blocks`.
+
+        `tensor_amax` is the largest magnitude of the whole tensor; `rng` is asked where the recipe rounds `tensor`
+        stochastically.
+        """
 
 
 @dataclass(slots=True)

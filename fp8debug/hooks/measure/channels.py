@@ -70,7 +70,7 @@ class ChannelEngine(Protocol):
     def add_channels(
         self, x: Float32Array, requests: Sequence[tuple[np.float32, Format]], lines: AxisSums, columns: AxisSums
     ) -> None:
-        """See `Engine`."""
+        """Add an FP32 matrix, (lines, columns), to the sums of its lines and columns, for each (scale, format)."""
 
 
 @dataclass(frozen=True, slots=True)

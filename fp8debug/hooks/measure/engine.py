@@ -10,16 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fp8debug.hooks.measure.blocks import BlockEngine
+from fp8debug.hooks.measure.channels import ChannelEngine
 from fp8debug.hooks.measure.codes import UnsupportedDtype
 from fp8debug.hooks.measure.health import Health
 
 if TYPE_CHECKING:
     from fp8debug.formats import BoolArray, Float32Array, Format
-    from fp8debug.hooks.measure.blocks import BlockSums
-    from fp8debug.hooks.measure.channels import AxisSums
-    from fp8debug.hooks.measure.strips import Strip
     from fp8debug.metrics import ErrorSums
-    from fp8debug.recipes import BlockRecipe
 
 __all__ = ["Counted", "Engine", "UnsupportedDtype"]
 
@@ -39,7 +37,7 @@ class Counted:
     """'bf16' when `values` are rounded further than what the GEMM reads, else None."""
 
 
-class Engine(Protocol):
+class Engine(BlockEngine, ChannelEngine, Protocol):
     """One way to measure tensors. Safe to call from several threads at once."""
 
     @property
@@ -82,23 +80,3 @@ class Engine(Protocol):
         `quantize` takes FP32 values and returns what becomes of them, and which round beyond the largest finite value.
         The `low_` sums are those of the histogram.
         """
-
-    def block_sums(
-        self,
-        strip: Strip,
-        recipe: BlockRecipe,
-        tensor: str,
-        fmt: Format,
-        tensor_amax: float,
-        rng: np.random.Generator | None,
-    ) -> BlockSums:
-        """Return what one strip loses under a block recipe, equal to sums over `fp8debug.blocks.quantize_blocks`.
-
-        `tensor_amax` is the largest magnitude of the whole tensor; `rng` is asked where the recipe rounds `tensor`
-        stochastically.
-        """
-
-    def add_channels(
-        self, x: Float32Array, requests: Sequence[tuple[np.float32, Format]], lines: AxisSums, columns: AxisSums
-    ) -> None:
-        """Add an FP32 matrix, (lines, columns), to the sums of its lines and columns, for each (scale, format)."""
