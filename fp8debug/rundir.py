@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -32,6 +33,10 @@ class LayerInfo:
     matched: bool
     emulated: str | None = None
     """Recipe that its GEMMs compute with, such as `current, only dy`; None: it computes as the script has it."""
+    backend: str = "modules"
+    """How its operands are reached: modules | dispatch | transformer_engine."""
+    kind: str = "Linear"
+    """What the layer is to fp8debug, such as Linear, Conv1D, parameter or attention."""
 
 
 @dataclass(slots=True)
@@ -57,6 +62,24 @@ class Manifest:
     closed_at: str | None = None
 
 
+@dataclass(slots=True)
+class RankInfo:
+    """What `rank=R.json` holds: one process of the run, as it describes itself."""
+
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    segment: int = 0
+    roots: list[str] = field(default_factory=list)
+    layers: list[LayerInfo] = field(default_factory=list)
+    """Of its own models: under pipeline parallelism every rank has others."""
+    n_steps: int = 0
+    n_records: int = 0
+    status: str = "running"
+    status_reason: str | None = None
+
+
 class RunDir:
     """Paths inside one run directory. Creating the object touches nothing."""
 
@@ -77,6 +100,10 @@ class RunDir:
         """A file the writer of `rank` keeps locked (flock) while it lives: a free lock tells a dead writer."""
         return self.path / f"rank={rank}.lock"
 
+    def rank_path(self, rank: int) -> Path:
+        """Where the process of `rank` describes itself."""
+        return self.path / f"rank={rank}.json"
+
     def parts(self, table: str) -> list[Path]:
         """Finished Parquet parts of `table` over all ranks, in name order (temporary files left out)."""
         return sorted((self.path / table).glob("rank=*/part-*.parquet"))
@@ -91,10 +118,25 @@ class RunDir:
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Replace `run.json` atomically."""
-        text = json.dumps(asdict(manifest), indent=1, default=str)
-        temporary = self.manifest_path.with_suffix(f".json.tmp{os.getpid()}")
-        temporary.write_text(text + "\n", encoding="utf-8")
-        os.replace(temporary, self.manifest_path)
+        _replace(self.manifest_path, manifest)
+
+    def write_rank(self, info: RankInfo) -> None:
+        """Replace `rank=R.json` atomically."""
+        _replace(self.rank_path(info.rank), info)
+
+    def read_ranks(self) -> list[RankInfo]:
+        """What each process said of itself, by rank; a file that cannot be read is left out."""
+        found = []
+        for path in self.path.glob("rank=*.json"):
+            with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+                found.append(_rank_info(json.loads(path.read_text(encoding="utf-8"))))
+        return sorted(found, key=lambda info: info.rank)
+
+
+def _replace(path: Path, content: Manifest | RankInfo) -> None:
+    temporary = path.with_suffix(f".json.tmp{os.getpid()}")
+    temporary.write_text(json.dumps(asdict(content), indent=1, default=str) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
 
 
 def _read_text(run: Path, manifest: Path) -> str:
@@ -128,16 +170,25 @@ def parse_manifest(path: Path, text: str) -> Manifest:
             f"{path} has schema version {raw['schema_version']}, this fp8debug reads up to {SCHEMA_VERSION}; "
             "upgrade fp8debug to read it"
         )
-    known = {f.name for f in fields(Manifest)}
-    layer_keys = {f.name for f in fields(LayerInfo)}
     try:
-        values = {key: value for key, value in raw.items() if key in known}
-        values["layers"] = [
-            LayerInfo(**{k: v for k, v in layer.items() if k in layer_keys}) for layer in raw.get("layers", [])
-        ]
+        values = _known_fields(Manifest, raw)
+        values["layers"] = _layers(raw)
         return Manifest(**values)
     except (TypeError, AttributeError) as error:
         raise Fp8DebugError(f"{path} is not a run manifest: {error}") from error
+
+
+def _rank_info(raw: dict[str, Any]) -> RankInfo:
+    return RankInfo(**(_known_fields(RankInfo, raw) | {"layers": _layers(raw)}))
+
+
+def _layers(raw: dict[str, Any]) -> list[LayerInfo]:
+    return [LayerInfo(**_known_fields(LayerInfo, layer)) for layer in raw.get("layers", [])]
+
+
+def _known_fields(kind: type[Any], raw: dict[str, Any]) -> dict[str, Any]:
+    known = {f.name for f in fields(kind)}
+    return {key: value for key, value in raw.items() if key in known}
 
 
 def default_run_path(script: str, now: datetime, name: str | None = None, folder: str = RUNS_FOLDER) -> Path:

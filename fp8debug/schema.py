@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,8 @@ class Column:
     type: str
     meaning: str
     unit: str = ""
+    since: int = 1
+    """Schema version that brought it: in older files it is missing, and NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ RECORD_KEY = (
     Column("pass", "string", "forward | recompute | backward | eval"),
     Column("rank", "int32", "global rank of the process that observed it"),
     Column("layer", "string", "qualified module name without wrapper prefixes"),
-    Column("tensor", "string", "x | w | dy | y | dx | dw"),
+    Column("tensor", "string", "x | w | dy | y | dx | dw; m | v: optimizer states of w; key | value: of an attention"),
     Column("seq", "int64", "order of observation on that rank; (segment, rank, seq) names one record"),
 )
 
@@ -77,10 +79,13 @@ TENSORS = Table(
         Column("shape", "list<int64>", "shape as the GEMM's operand, local to the rank"),
         Column("dtype", "string", "dtype the hook saw"),
         Column("gemm_dtype", "string", "dtype the GEMM consumed (differs under autocast)"),
-        Column("placement", "string", "local | replicate | shard(dim) | partial"),
+        Column("placement", "string", "local | replicate | shard(dim) | partial; one a mesh dimension, comma between"),
+        Column("shard", "string", "piece of the whole tensor that this rank holds, such as 1/4; NULL: all", since=2),
+        Column("replica_of", "int32", "lowest rank with the same data; this rank where nobody else has them", since=2),
         Column("row_class", "string", "all | valid | padding"),
+        Column("precision_asked", "string", "dtype that the GEMM was asked to run in; NULL when unknown", since=2),
         Column("sampled", "bool", "true when errors and a histogram were taken of this record"),
-        Column("status", "string", "ok | empty | why nothing could be measured"),
+        Column("status", "string", "ok | no_tokens | empty_shard | empty | why nothing could be measured"),
         Column("n", "int64", "elements"),
         Column("n_zero", "int64", "elements equal to zero, of either sign"),
         Column("n_neg_zero", "int64", "those of n_zero with the sign bit set"),
@@ -126,7 +131,7 @@ ERRORS = Table(
         Column("recipe", "string", "canonical recipe text"),
         Column("fmt", "string", "element format, such as E4M3 or E5M2"),
         Column("alternate", "bool", "true where fmt is recorded beside the recipe's own (dy in E4M3 under HYBRID)"),
-        Column("source", "string", "framework | simulated"),
+        Column("source", "string", "framework | simulated: whose scale | payload: q is what the framework's GEMM read"),
         Column("scale_scope", "string", "record | rank | group: whose amax the scale comes from"),
         Column("scale", "float32", "scale the sums belong to"),
         Column("n", "int64", "finite elements"),

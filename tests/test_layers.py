@@ -22,7 +22,12 @@ def modules_below(folder: Path, package: str) -> list[str]:
 def core_modules(repository: Path) -> list[str]:
     folder = repository / "fp8debug"
     modules = {path.stem for path in folder.glob("*.py") if path.stem[0] != "_"}
-    packages = {path.parent.name for path in folder.glob("*/__init__.py")} - {"hooks", "analysis", "cli"}
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")} - {
+        "hooks",
+        "analysis",
+        "cli",
+        "integrations",
+    }
     return [f"fp8debug.{name}" for name in sorted(modules | packages)]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
 
@@ -47,6 +48,14 @@ class BadFile:
         return f"{self.path} is left out: {self.reason}"
 
 
+class Part(NamedTuple):
+    """A part that is read."""
+
+    path: Path
+    absent: frozenset[str]
+    """Columns that its schema version did not have yet."""
+
+
 def duckdb_type(word: str) -> str:
     """The DuckDB type that a schema word such as `list<float32>` stands for."""
     if word.startswith("list<"):
@@ -71,22 +80,22 @@ def create_stored_views(con: duckdb.DuckDBPyConnection, run: RunDir) -> tuple[li
     return bad, n_read
 
 
-def sort_out(con: duckdb.DuckDBPyConnection, table: Table, paths: Sequence[Path]) -> tuple[list[Path], list[BadFile]]:
+def sort_out(con: duckdb.DuckDBPyConnection, table: Table, paths: Sequence[Path]) -> tuple[list[Part], list[BadFile]]:
     """Split `paths` into the parts of `table` that can be read and those that cannot."""
-    good: list[Path] = []
+    good: list[Part] = []
     bad: list[BadFile] = []
-    verdicts: dict[str, str | None] = {}
+    verdicts: dict[str, str | frozenset[str]] = {}
     for path, outcome in _read_signatures(con, paths):
         if isinstance(outcome, Exception):
             bad.append(BadFile(path, table.name, f"not a readable Parquet file ({_first_line(outcome)})"))
             continue
         if outcome not in verdicts:
-            verdicts[outcome] = _column_mismatch(con, table, path)
-        reason = verdicts[outcome]
-        if reason is None:
-            good.append(path)
+            verdicts[outcome] = _compare_columns(con, table, path)
+        verdict = verdicts[outcome]
+        if isinstance(verdict, str):
+            bad.append(BadFile(path, table.name, verdict))
         else:
-            bad.append(BadFile(path, table.name, reason))
+            good.append(Part(path, verdict))
     return good, bad
 
 
@@ -113,32 +122,45 @@ def _read_signatures(
         yield path, signatures[str(path)]
 
 
-def _column_mismatch(con: duckdb.DuckDBPyConnection, table: Table, path: Path) -> str | None:
-    """Why the file is not a part of `table`, or None when its columns are the schema's."""
+def _compare_columns(con: duckdb.DuckDBPyConnection, table: Table, path: Path) -> str | frozenset[str]:
+    """Why the file is not a part of `table`, or the columns that it is too old to have."""
     rows = con.execute(
         "select column_name, column_type from (describe from read_parquet($file, hive_partitioning = false))",
         {"file": escape_glob(path)},
     ).fetchall()
     got = dict(rows)
     expected = {column.name: duckdb_type(column.type) for column in table.columns}
+    absent = frozenset(column.name for column in table.columns if column.name not in got and column.since > 1)
+    expected = {name: kind for name, kind in expected.items() if name not in absent}
     if missing := [name for name in expected if name not in got]:
         return f"not a part of table {table.name}: it has no column {', '.join(missing[:3])}"
     if unknown := [name for name in got if name not in expected]:
         return f"not a part of table {table.name}: unknown column {', '.join(unknown[:3])}"
     wrong = [f"{name} is {got[name]}, expected {kind}" for name, kind in expected.items() if got[name] != kind]
-    return f"not a part of table {table.name}: {wrong[0]}" if wrong else None
+    return f"not a part of table {table.name}: {wrong[0]}" if wrong else absent
 
 
-def _view_sql(table: Table, paths: Sequence[Path]) -> str:
-    columns = [(quote_name(column.name), duckdb_type(column.type)) for column in table.columns]
-    if not paths:
-        nulls = ", ".join(f"null::{kind} as {name}" for name, kind in columns)
-        return f"create view stored.{quote_name(table.name)} as select {nulls} where false"
-    names = ", ".join(name for name, _ in columns)
+def _view_sql(table: Table, parts: Sequence[Part]) -> str:
+    alike: dict[frozenset[str], list[Path]] = {}
+    for part in parts:
+        alike.setdefault(part.absent, []).append(part.path)
+    selects = [_select_sql(table, paths, absent) for absent, paths in alike.items()] or [_nothing_sql(table)]
+    return f"create view stored.{quote_name(table.name)} as {' union all '.join(selects)}"
+
+
+def _nothing_sql(table: Table) -> str:
+    nulls = ", ".join(f"null::{duckdb_type(column.type)} as {quote_name(column.name)}" for column in table.columns)
+    return f"select {nulls} where false"
+
+
+def _select_sql(table: Table, paths: Sequence[Path], absent: frozenset[str]) -> str:
+    names = ", ".join(
+        f"null::{duckdb_type(c.type)} as {quote_name(c.name)}" if c.name in absent else quote_name(c.name)
+        for c in table.columns
+    )
     files = ", ".join(quote_text(escape_glob(path)) for path in paths)
     # Without hive_partitioning = false the folder name rank=R would replace the column.
-    source = f"read_parquet([{files}], hive_partitioning = false)"
-    return f"create view stored.{quote_name(table.name)} as select {names} from {source}"
+    return f"select {names} from read_parquet([{files}], hive_partitioning = false)"
 
 
 def escape_glob(path: Path) -> str:

@@ -22,7 +22,7 @@ def attach(
     ] = None,
     tensors: Annotated[
         str | None,
-        typer.Option("--tensors", metavar="LIST", help="GEMM tensors to record, of x,w,dy,y,dx,dw. [x,w,dy]"),
+        typer.Option("--tensors", metavar="LIST", help="What to record, of x,w,dy,y,dx,dw,m,v,key,value. [x,w,dy]"),
     ] = None,
     every: Annotated[
         int | None, typer.Option("--every", metavar="N", help="Take errors and histograms in every Nth step. [50]")
@@ -57,12 +57,45 @@ def attach(
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="A name for the run.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Rename a run that is in the run directory already.")] = False,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="DIR", help="Go on in this run, as a new segment of it.")
+    ] = None,
+    resume_step: Annotated[
+        int | None,
+        typer.Option(
+            "--resume-step", metavar="N", help="Its first step there. [the optimizer's own count, else the next]"
+        ),
+    ] = None,
     list_layers: Annotated[
         bool, typer.Option("--list-layers", help="Print the layers and stop before the first step.")
     ] = False,
     engine: Annotated[
         str | None,
         typer.Option("--engine", metavar="NAME", help="What counts: numba or torch. [numba where it is installed]"),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            "--backend",
+            metavar="NAME",
+            help="How operands are reached: auto, modules (hooks) or dispatch (every GEMM that runs). [auto]",
+        ),
+    ] = None,
+    attention: Annotated[bool, typer.Option("--attention", help="Record the GEMMs inside attention too.")] = False,
+    inference: Annotated[
+        bool, typer.Option("--inference", help="The script serves: record evaluation passes, a step is one forward.")
+    ] = False,
+    trigger: Annotated[
+        str | None,
+        typer.Option(
+            "--trigger",
+            metavar="LIST",
+            help="Count every step, and keep the last ones when one of nan,spike,amax>16x happens. [none]",
+        ),
+    ] = None,
+    flight_memory: Annotated[
+        int | None,
+        typer.Option("--flight-memory", metavar="MB", help="Memory for steps that --trigger keeps. [64]"),
     ] = None,
     detail: Annotated[
         str | None,
@@ -123,8 +156,15 @@ def attach(
         "out": out,
         "name": name,
         "force": force or None,
+        "resume": resume,
+        "resume_step": resume_step,
         "list_layers": list_layers or None,
         "engine": engine,
+        "backend": backend,
+        "attention": attention or None,
+        "inference": inference or None,
+        "trigger": trigger,
+        "flight_memory": flight_memory,
         "detail": detail,
         "accumulation": accumulation,
         "probe_memory": probe_memory,

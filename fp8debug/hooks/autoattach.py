@@ -17,7 +17,7 @@ from torch import nn
 
 from fp8debug.config import CaptureOptions
 from fp8debug.hooks.backends.base import FoundLayer
-from fp8debug.hooks.backends.modules import ModuleBackend
+from fp8debug.hooks.backends.finding import find_layers, gemm_modules
 from fp8debug.hooks.clock import in_backward
 from fp8debug.hooks.emulate.emulation import explain_nothing
 from fp8debug.hooks.emulate.linear import emulated_forward, replace_result
@@ -118,7 +118,7 @@ class AutoAttach:
     def _attach_roots(self, roots: Sequence[nn.Module]) -> None:
         assert self._plan is not None
         found = self._find_new_layers(roots)
-        layers = [layer for below in found for layer in below]
+        layers = [layer for _, below in found for layer in below]
         if self._options.list_layers:
             self._list_and_stop(layers)
         if not any(self._plan.selection.takes(layer.name) for layer in (*self._found, *layers)):
@@ -127,8 +127,8 @@ class AutoAttach:
         elif layers:
             self._require_emulation(layers)
             session = self._open()
-            for below in found:
-                session.attach_layers(below)
+            for root, below in found:
+                session.attach_layers(root, below)
             self._found += layers
             self._say(matched_line(self._found, self._plan))
             if session.emulation is not None:
@@ -145,18 +145,18 @@ class AutoAttach:
             if nothing is not None:
                 raise StopBeforeTraining(2, nothing)
 
-    def _find_new_layers(self, roots: Sequence[nn.Module]) -> list[list[FoundLayer]]:
+    def _find_new_layers(self, roots: Sequence[nn.Module]) -> list[tuple[nn.Module, list[FoundLayer]]]:
         """New GEMM layers of each root that has any: roots may share layers, and wrappers come around known models."""
         taken = set(self._known)
         fresh = []
         for root in roots:
-            new = {m for m in root.modules() if isinstance(m, nn.Linear)} - taken
+            new = gemm_modules(root) - taken
             if new:
                 fresh.append((root, new))
                 taken |= new
         prefixes = _prefixes([r for r, _ in fresh], n_before=0 if self._session is None else self._session.n_roots)
         return [
-            [layer for layer in ModuleBackend().find(root, prefix) if layer.module in new]
+            (root, [layer for layer in find_layers(root, prefix, self._options.backend) if layer.module in new])
             for (root, new), prefix in zip(fresh, prefixes, strict=True)
         ]
 
@@ -166,7 +166,7 @@ class AutoAttach:
             self._session = open_session(
                 self._plan, command=self._command, script=self._script, say=self._say, measure_gradients=True
             )
-            self._session.watch.on_optimizer = self._on_optimizer
+            self._session.watch.optimizer_listeners.append(self._on_optimizer)
         return self._session
 
     def _on_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import torch
@@ -45,11 +45,16 @@ class Clock:
         self._skipped = False
         self._forward_seen = False
         self._backward_seen = False
-        self._calls: Counter[tuple[int, str]] = Counter()
+        self._calls: Counter[tuple[Hashable, str]] = Counter()
         self._started_unix_s = time.time()
         self._started_mono_s = time.monotonic()
 
-    def forward(self, layer_id: int, training: bool) -> Moment:
+    @property
+    def upcoming(self) -> int:
+        """The step that a training forward starting now belongs to."""
+        return self.step + 1 if self._stepped and not self._manual else self.step
+
+    def forward(self, layer_id: Hashable, training: bool) -> Moment:
         """A layer's forward is being observed; opens the next step or micro-batch when one is due."""
         if in_backward():
             pass_ = "recompute"

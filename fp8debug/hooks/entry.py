@@ -12,7 +12,7 @@ from torch import nn
 from fp8debug.config import DETAILS, CaptureOptions
 from fp8debug.errors import UsageError
 from fp8debug.hooks.backends.base import FoundLayer
-from fp8debug.hooks.backends.modules import ModuleBackend
+from fp8debug.hooks.backends.finding import find_layers
 from fp8debug.hooks.emulate.emulation import explain_nothing
 from fp8debug.hooks.launch import point_latest, prepare_run_path, rank_and_world, resolve_run_path
 from fp8debug.hooks.manifest import new_manifest
@@ -46,9 +46,7 @@ def open_session(
         say(f"fp8debug: the old run was renamed to {moved}")
     engine.warm_up()
     manifest = new_manifest(plan, path, command=command, world=world, engine=engine.name)
-    session = Session(
-        plan, RunDir(path), manifest, engine, ModuleBackend(), say, rank=rank, measure_gradients=measure_gradients
-    )
+    session = Session(plan, RunDir(path), manifest, engine, say, rank=rank, measure_gradients=measure_gradients)
     session.open()
     if rank == 0:
         point_latest(path)
@@ -69,6 +67,11 @@ def attach(
     recipes: str | Iterable[str] = ("current", "delayed"),
     rolls: str = "microbatch",
     engine: str | None = None,
+    backend: str = "auto",
+    attention: bool = False,
+    inference: bool = False,
+    trigger: str | Iterable[str] = (),
+    flight_memory: int = 64,
     detail: str | Iterable[str] = DETAILS,
     accumulation: str | Iterable[str] = ("exact",),
     probe_memory: int = 32,
@@ -78,6 +81,8 @@ def attach(
     run_dir: str | os.PathLike[str] | None = None,
     name: str | None = None,
     force: bool = False,
+    resume: str | os.PathLike[str] | None = None,
+    resume_step: int | None = None,
     quiet: bool = False,
 ) -> Session:
     """Record the GEMM operands of `model`'s layers while it trains.
@@ -87,12 +92,18 @@ def attach(
     Args:
         model: any module; wrapped or not.
         layers, exclude: regexes (re.search) on the qualified names; default: every nn.Linear.
-        tensors: of x, w, dy, y, dx, dw.
+        tensors: of x, w, dy, y, dx, dw; m and v (states of Adam-like optimizers); key and value (of attention).
         every, first, steps: which steps are sampled; health is taken at every step.
         raw_every: dump raw values each step divisible by this.
         recipes: such as "current" or "delayed:amax_history_len=16".
         rolls: when simulated histories advance: "microbatch" or "step".
         engine: "numba" or "torch"; default: numba where it is installed.
+        backend: "modules" (hooks on modules), "dispatch" (every GEMM that runs), or "auto": hooks, and dispatch for the
+            weights that hooks would miss.
+        attention: record the GEMMs inside attention too.
+        inference: the model serves: evaluation passes are recorded, a step is one forward.
+        trigger: of "nan", "spike", "amax>16x": count every step, and write the last ones when that happens.
+        flight_memory: MB for those last steps.
         detail: what sampled steps take beside errors and histograms: of "channels", "blocks", "gemms"; () for nothing.
         accumulation: how measured GEMMs accumulate: of "exact", "hopper-fast", "hopper-promoted".
         probe_memory: MB of operand samples that measured GEMMs may keep from forward to backward.
@@ -102,6 +113,8 @@ def attach(
         emulate_only: of "x", "w", "dy", "fprop", "dgrad", "wgrad": emulate just these.
         run_dir: directory to create; default fp8debug-runs/<script>-<time>.
         force: rename a run that is already there.
+        resume: run directory to go on in, as a new segment.
+        resume_step: its first step there; default: what the optimizer has counted, else the next.
 
     Raises:
         UsageError: a regex that does not compile or matches nothing, an unknown recipe or tensor, an emulation that
@@ -118,6 +131,11 @@ def attach(
         recipes=one_or_more(recipes),
         rolls=rolls,
         engine=engine,
+        backend=backend,
+        attention=attention,
+        inference=inference,
+        trigger=_listed(trigger),
+        flight_memory=flight_memory,
         detail=() if detail == "none" else _listed(detail),
         accumulation=_listed(accumulation),
         probe_memory=probe_memory,
@@ -127,10 +145,12 @@ def attach(
         out=None if run_dir is None else os.fspath(run_dir),
         name=name,
         force=force,
+        resume=None if resume is None else os.fspath(resume),
+        resume_step=resume_step,
         quiet=quiet,
     )
     plan = CapturePlan.from_options(options)
-    layers_there = ModuleBackend().find(model, "")
+    layers_there = find_layers(model, backend=plan.options.backend)
     taken = [layer for layer in layers_there if plan.selection.takes(layer.name)]
     if not taken:
         raise UsageError(plan.selection.explain_no_match([layer.name for layer in layers_there]))

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from fp8debug.config import (
     ACCUMULATIONS,
+    BACKENDS,
     DETAILS,
     ROLLS,
     BadValue,
@@ -16,6 +17,7 @@ from fp8debug.config import (
     parse_count,
     parse_some,
     parse_tensors,
+    parse_triggers,
 )
 from fp8debug.errors import UsageError
 from fp8debug.hooks.emulate.plan import EmulationPlan
@@ -48,12 +50,15 @@ class CapturePlan:
         detail = _checked("detail", parse_some(*DETAILS, none="none"), options.detail)
         accumulation = _checked("accumulation", parse_some(*ACCUMULATIONS), options.accumulation)
         _checked("probe_memory", parse_count(0), options.probe_memory)
+        _checked("backend", parse_choice(*BACKENDS), options.backend)
+        trigger = _checked("trigger", parse_triggers, options.trigger) if options.trigger else ()
+        _checked("flight_memory", parse_count(1), options.flight_memory)
         emulation = _emulation(options)
         recipes = [parse_recipe(text) for text in options.recipes]
         if emulation is not None:  # what the training computes with is to be seen, asked for or not
             recipes.append(emulation.recipe)
         return cls(
-            replace(options, tensors=tensors, detail=detail, accumulation=accumulation),
+            replace(options, tensors=tensors, detail=detail, accumulation=accumulation, trigger=trigger),
             Selection.from_regexes(options.layers, options.exclude),
             Schedule.from_options(options),
             tuple({recipe.text: recipe for recipe in recipes}.values()),

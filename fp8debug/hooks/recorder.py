@@ -6,32 +6,19 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health, nonfinite_rows
-from fp8debug.hooks.rows import Measurement, RowMaker, dtype_word, scaling_amax
+from fp8debug.hooks.observed import Observed
+from fp8debug.hooks.rows import Measurement, RowMaker, scaling_amax, tensor_head
 from fp8debug.hooks.scales import InForce
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.transforms import outside_transforms, unwrapped
 from fp8debug.recipes import Recipe
-from fp8debug.replay import Moment, ScaleInForce
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """One tensor as a hook sees it."""
-
-    layer: str
-    tensor: str
-    value: torch.Tensor
-    gemm_dtype: torch.dtype
-    moment: Moment
-    framework: Sequence[ScaleInForce] = ()
-    """Scales that the framework itself had in force for this pass."""
+from fp8debug.replay import Moment
 
 
 class Facts(NamedTuple):
@@ -156,6 +143,8 @@ class Recorder:
             counted,
             rows,
             seen.framework,
+            seen.precision_asked,
+            seen.placement,
         )
 
     def _add_values(self, seq: int, seen: Observed, value: torch.Tensor) -> None:
@@ -172,9 +161,9 @@ class Recorder:
         value = seen.value
         key = self._rows.key(seq, seen.layer, seen.tensor, seen.moment)
         tensors = self._rows.batch.rows["tensors"]
-        unknown = (None,) * (len(tensors.column_names) - len(key) - 7)
-        head = (list(value.shape), dtype_word(value.dtype), dtype_word(seen.gemm_dtype), "local", "all", False)
-        tensors.append((*key, *head, f"unsupported dtype: {reason}", *unknown))
+        head = tensor_head(value.shape, value.dtype, seen.gemm_dtype, self._rank, seen.placement, seen.precision_asked)
+        told = (*key, *head, False, f"unsupported dtype: {reason}")
+        tensors.append((*told, *(None,) * (len(tensors.column_names) - len(told))))
         self.note_unsupported(seen.layer, seen.tensor, reason, seen.moment.step)
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 from torch import nn
 
+from fp8debug.hooks.backends.finding import gemm_modules
+
 
 def live_modules() -> list[nn.Module]:
     """Every nn.Module that lives, oldest first as far as the collector tells."""
@@ -52,11 +54,6 @@ def is_trainable(module: nn.Module) -> bool:
     return any(p.requires_grad for p in module.parameters())
 
 
-def has_gemm(module: nn.Module) -> bool:
-    """Whether an nn.Linear lives below `module`."""
-    return any(isinstance(m, nn.Linear) for m in module.modules())
-
-
 def find_roots(called: nn.Module) -> list[nn.Module]:
     """Roots to capture once `called` runs: its own outermost module first, then other trainable models that live.
 
@@ -67,4 +64,4 @@ def find_roots(called: nn.Module) -> list[nn.Module]:
     tops = top_ancestors(called, parents)
     own = min(tops, key=lambda m: sum(1 for _ in m.modules()))
     others = [m for m in modules if id(m) not in parents and m is not own and not any(m is t for t in tops)]
-    return [own, *(m for m in others if has_gemm(m) and is_trainable(m))]
+    return [own, *(m for m in others if gemm_modules(m) and is_trainable(m))]

@@ -18,11 +18,15 @@ from fp8debug.formats import Format
 from fp8debug.hooks.details import DetailMaker, is_detailed
 from fp8debug.hooks.measure.engine import Counted, Engine
 from fp8debug.hooks.measure.health import Health
+from fp8debug.hooks.observed import LOCAL, Placement
 from fp8debug.hooks.scales import InForce, ScaleBook, Sourced
 from fp8debug.hooks.tables import Batch
 from fp8debug.metrics import ErrorSums
 from fp8debug.recipes import Recipe, TensorRecipe
 from fp8debug.replay import Moment, ScaleInForce
+
+_RANK = 5
+"""Place of the rank in the record key."""
 
 
 class Measurement(NamedTuple):
@@ -41,6 +45,8 @@ class Measurement(NamedTuple):
     """How many rows have a NaN or Inf, and the first of them."""
     framework: Sequence[ScaleInForce] = ()
     """Scales that the framework itself had in force."""
+    precision_asked: str | None = None
+    placement: Placement = LOCAL
 
 
 class RowMaker:
@@ -180,11 +186,7 @@ def _tensor_row(key: tuple[Any, ...], taken: Measurement) -> tuple[Any, ...]:
     health, counted = taken.health, taken.counted
     return (
         *key,
-        taken.shape,
-        dtype_word(taken.dtype),
-        dtype_word(taken.gemm_dtype),
-        "local",
-        "all",
+        *tensor_head(taken.shape, taken.dtype, taken.gemm_dtype, key[_RANK], taken.placement, taken.precision_asked),
         counted is not None,
         "ok" if health.n else "empty",
         health.n,
@@ -199,6 +201,20 @@ def _tensor_row(key: tuple[Any, ...], taken: Measurement) -> tuple[Any, ...]:
         counted.approx if counted else None,
         counted.checksum if counted else None,
     )
+
+
+def tensor_head(
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    gemm_dtype: torch.dtype,
+    rank: int,
+    placement: Placement,
+    precision_asked: str | None,
+) -> tuple[Any, ...]:
+    """Cells of a row of `tensors` that say what the tensor is, between the record key and `sampled`."""
+    text, shard, replica_of = placement
+    owner = rank if replica_of is None else replica_of
+    return (list(shape), dtype_word(dtype), dtype_word(gemm_dtype), text, shard, owner, "all", precision_asked)
 
 
 def scaling_amax(health: Health) -> float | None:

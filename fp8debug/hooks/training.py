@@ -86,7 +86,8 @@ class TrainingWatch(OptimizerWatch):
         self._measure_gradients = measure_gradients
         self._loss_scale: Scalar = 1.0
         self.report = StepReport()
-        self.on_optimizer: Callable[[torch.optim.Optimizer], None] | None = None
+        self.optimizer_listeners: list[Callable[[torch.optim.Optimizer], None]] = []
+        """Called after each optimizer step."""
 
     def start(self) -> None:
         """Begin to watch."""
@@ -182,8 +183,8 @@ class TrainingWatch(OptimizerWatch):
             lr = optimizer.param_groups[0].get("lr")
             if isinstance(lr, (int, float)) or (isinstance(lr, torch.Tensor) and lr.device.type == "cpu"):
                 self.report.lr = float(lr)
-        if self.on_optimizer is not None:
-            self.on_optimizer(optimizer)
+        for listener in self.optimizer_listeners:
+            listener(optimizer)
 
 
 def gradient_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:

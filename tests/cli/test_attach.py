@@ -32,6 +32,8 @@ def test_every_option_reaches_the_hooks(script: Place) -> None:
         *("--recipe", "current", "--recipe", "delayed:amax_history_len=16,margin=1", "--rolls", "step"),
         *("--out", "o", "--name", "n", "--force", "--list-layers", "--engine", "torch"),
         *("--detail", "gemms,channels", "--accumulation", "exact hopper-fast", "--probe-memory", "5"),
+        *("--backend", "dispatch", "--attention", "--inference", "--trigger", "NAN,amax>16x", "--flight-memory", "9"),
+        *("--resume", "r", "--resume-step", "40"),
         *("--emulate", "mxfp8", "--keep-bf16", "head", "--keep-bf16", "embed", "--emulate-only", "wgrad,dy"),
     ]
     assert script.attach(*given, "train.py", "--lr", "1").code == 0
@@ -47,6 +49,13 @@ def test_every_option_reaches_the_hooks(script: Place) -> None:
         "recipes": ["current", "delayed:amax_history_len=16,margin=1"],
         "rolls": "step",
         "engine": "torch",
+        "backend": "dispatch",
+        "attention": True,
+        "inference": True,
+        "trigger": ["nan", "amax>16x"],
+        "flight_memory": 9,
+        "resume": "r",
+        "resume_step": 40,
         "detail": ["channels", "gemms"],
         "accumulation": ["exact", "hopper-fast"],
         "probe_memory": 5,

@@ -178,7 +178,9 @@ def test_two_ranks_share_a_directory(zygote: Zygote, read_run: Callable[[Path], 
     run = read_run(tmp_path / "run")
     assert run.manifest["world_size"] == 2
     assert sorted(p.name for p in (tmp_path / "run").iterdir() if p.suffix) == [
+        "rank=0.json",
         "rank=0.lock",
+        "rank=1.json",
         "rank=1.lock",
         "run.json",
     ]

@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from fp8debug.blocks import GEMMS, oriented, quantize_blocks, rotate
 from fp8debug.formats import E4M3, Format
 from fp8debug.hooks.measure import load_engine
-from fp8debug.hooks.recorder import Facts, Observed, Recorder
+from fp8debug.hooks.observed import Observed
+from fp8debug.hooks.recorder import Facts, Recorder
 from fp8debug.recipes import BlockRecipe, parse_recipe
 from fp8debug.replay import Moment, ScaleInForce
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fp8debug.hooks import observation, writer
 from fp8debug.hooks import session as session_module
-from fp8debug.hooks import writer
 from fp8debug.hooks.clock import Clock
 from fp8debug.hooks.measure.counting.torch_ops import TorchEngine
 from fp8debug.hooks.rows import RowMaker
@@ -309,7 +309,7 @@ def test_the_output_layer_of_attention_is_explained(attach: Attach, recorded: Re
 def test_memory_is_bounded_by_bytes(attach: Attach, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raw rows count with their values, also in steps that are not sampled."""
     limit = 1 << 20
-    monkeypatch.setattr(session_module, "MAX_BUFFERED_BYTES", limit)
+    monkeypatch.setattr(observation, "MAX_BUFFERED_BYTES", limit)
     submitted: list[int] = []
     original = writer.PartWriter.submit
 

@@ -67,7 +67,7 @@ def test_raw_steps(raw_every: int, steps: list[int]) -> None:
         ({"every": -3}, "--every -3"),
         ({"first": -1}, "--first -1"),
         ({"raw_every": -1}, "--raw-every -1"),
-        ({"tensors": ("x", "dz")}, "expected some of x, w, dy, y, dx, dw ('dz' is none of them"),
+        ({"tensors": ("x", "dz")}, "expected some of x, w, dy, y, dx, dw, m, v, key, value ('dz' is none of them"),
         ({"rolls": "epoch"}, "rolls: got 'epoch'; expected microbatch or step"),
         ({"recipes": ("curent",)}, "did you mean current"),
         ({"layers": ("(",)}, "--layers '(' is not a regular expression"),

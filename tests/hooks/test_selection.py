@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from fp8debug.errors import UsageError
-from fp8debug.hooks.backends.modules import ModuleBackend
+from fp8debug.hooks.backends.finding import find_layers
 from fp8debug.hooks.selection import Selection, canonical_name
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def test_names_of_wrapped_layers() -> None:
     block = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
     single = Wrapper(nn.Linear(2, 2), "_orig_mod")
     model = Wrapper(Wrapper(nn.Sequential(checkpoint_wrapper(block), single), "_orig_mod"))
-    found = ModuleBackend().find(model, "")
+    found = find_layers(model, "")
     assert [(layer.name, layer.raw_name) for layer in found] == [
         ("0.0", "module._orig_mod.0._checkpoint_wrapped_module.0"),
         ("0.2", "module._orig_mod.0._checkpoint_wrapped_module.2"),
@@ -62,7 +62,7 @@ def test_names_of_wrapped_layers() -> None:
     ]
     assert [(layer.in_features, layer.out_features) for layer in found] == [(2, 3), (3, 2), (2, 2)]
     assert {layer.root for layer in found} == {"Wrapper"}
-    assert [layer.name for layer in ModuleBackend().find(model, "Wrapper#1.")] == [
+    assert [layer.name for layer in find_layers(model, "Wrapper#1.")] == [
         "Wrapper#1.0.0",
         "Wrapper#1.0.2",
         "Wrapper#1.1",
@@ -70,16 +70,16 @@ def test_names_of_wrapped_layers() -> None:
 
 
 def test_a_model_that_is_one_layer_and_layers_whose_names_collide() -> None:
-    assert [layer.name for layer in ModuleBackend().find(nn.Linear(2, 2), "")] == ["Linear"]
-    assert [layer.name for layer in ModuleBackend().find(Wrapper(nn.Linear(2, 2)), "")] == ["Linear"]
+    assert [layer.name for layer in find_layers(nn.Linear(2, 2), "")] == ["Linear"]
+    assert [layer.name for layer in find_layers(Wrapper(nn.Linear(2, 2)), "")] == ["Linear"]
     model = Wrapper(nn.ModuleDict({"fc": nn.Linear(2, 2)}), fc=nn.Linear(2, 4))
-    found = ModuleBackend().find(model, "")
+    found = find_layers(model, "")
     assert [layer.name for layer in found] == ["module.fc", "fc"]
 
 
 def test_a_module_with_two_names_is_one_layer() -> None:
     layer = nn.Linear(2, 2)
-    assert [x.name for x in ModuleBackend().find(nn.ModuleDict({"a": layer, "b": layer}), "")] == ["a"]
+    assert [x.name for x in find_layers(nn.ModuleDict({"a": layer, "b": layer}), "")] == ["a"]
 
 
 @pytest.mark.parametrize(

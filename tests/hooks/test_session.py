@@ -154,7 +154,8 @@ def test_manifest(attach: Attach, recorded: Recorded, monkeypatch: pytest.Monkey
     assert manifest["versions"]["python"] == platform.python_version()
     assert manifest["versions"]["torch"] == torch.__version__
     names = {"name": "0", "raw_name": "0", "class_name": "Linear", "root": "Sequential", "emulated": None}
-    assert manifest["layers"] == [{**names, "in_features": 3, "out_features": 3, "matched": True}]
+    reached = {"backend": "modules", "kind": "Linear"}
+    assert manifest["layers"] == [{**names, **reached, "in_features": 3, "out_features": 3, "matched": True}]
 
 
 def test_nothing_is_said_on_stdout_and_nothing_at_all_when_quiet(

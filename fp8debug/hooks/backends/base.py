@@ -1,4 +1,4 @@
-"""What a backend must do: find the GEMM layers of a model, and report their operands to an observer."""
+"""What a backend must do: report the operands of the layers it is given to an observer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import nn
 
 from fp8debug.hooks.clock import Clock
+from fp8debug.hooks.observed import Observed
 from fp8debug.replay import Moment
 
 
@@ -21,28 +21,47 @@ class FoundLayer:
     raw_name: str
     root: str
     module: nn.Module
+    """Owner of the weight."""
     in_features: int
     out_features: int
+    backend: str = "modules"
+    """Which backend reaches it: modules | dispatch | transformer_engine."""
+    kind: str = "Linear"
+    """What it is to us: a name of `fp8debug.hooks.backends.kinds`, `parameter` or `attention`."""
+    parameter: str = "weight"
+    """Name of the weight in `module`."""
 
 
 class Observer(Protocol):
     """Where a backend reports to. Every method may be called from an autograd thread."""
 
     clock: Clock
-    tensors: frozenset[str]
 
     @property
     def active(self) -> bool:
         """False once fp8debug has disabled itself: report nothing more."""
 
-    def observe(self, layer: str, tensor: str, value: torch.Tensor, gemm_dtype: torch.dtype, moment: Moment) -> None:
+    @property
+    def tensors(self) -> frozenset[str]:
+        """Which tensors are wanted; may change between two steps."""
+
+    def is_sampled(self, step: int) -> bool:
+        """Whether more than health is taken in `step`."""
+
+    def takes(self, layer: str) -> bool:
+        """Whether the layer is to be recorded; may change between two steps."""
+
+    def observe(self, seen: Observed) -> None:
         """Measure one operand now; the tensor may change as soon as this returns."""
 
     def wants_weight(self, layer: str, moment: Moment) -> bool:
-        """Whether `w` of the layer is still to be taken in this step."""
+        """Whether `w` of the layer is still to be taken in this step; True once."""
 
     def skip(self, layer: str, reason: str) -> None:
         """The layer cannot be captured; said once."""
+
+    def note(self, kind: str, message: str, layer: str | None = None, tensor: str | None = None) -> None:
+        """Something that went wrong or is missing, as an event."""
 
     def fail(self, error: Exception) -> None:
         """An error of ours: disable everything, let the training go on."""
@@ -51,11 +70,8 @@ class Observer(Protocol):
 class Backend(Protocol):
     """A way of reaching GEMM operands."""
 
-    def find(self, model: nn.Module, prefix: str) -> list[FoundLayer]:
-        """All GEMM layers of `model` that this backend can capture, in module order."""
-
-    def attach(self, layers: Sequence[FoundLayer], observer: Observer) -> None:
-        """Start to report the operands of `layers`."""
+    def attach(self, model: nn.Module, layers: Sequence[FoundLayer], observer: Observer) -> None:
+        """Start to report the operands of `layers`, which are all below `model`."""
 
     def detach(self) -> None:
         """Remove everything that `attach` put anywhere; safe to call twice."""

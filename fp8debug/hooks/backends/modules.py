@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,38 +18,18 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fp8debug.hooks.backends.base import FoundLayer, Observer
-from fp8debug.hooks.selection import canonical_name
+from fp8debug.hooks.observed import Observed
 from fp8debug.hooks.transforms import has_data
 from fp8debug.replay import Moment
 
 
 class ModuleBackend:
-    """Captures nn.Linear and its subclasses."""
+    """Captures modules of the known kinds."""
 
     def __init__(self) -> None:
         self._handles: list[RemovableHandle] = []
 
-    def find(self, model: nn.Module, prefix: str) -> list[FoundLayer]:
-        """All nn.Linear modules below `model`; a module reached by two names is listed under its first.
-
-        Layers whose names differ only in wrappers keep their raw names.
-        """
-        layers = [(raw, module) for raw, module in model.named_modules() if isinstance(module, nn.Linear)]
-        uses = Counter(canonical_name(raw) for raw, _ in layers)
-        return [
-            FoundLayer(
-                name=prefix + ((canonical if uses[canonical] == 1 else raw) or type(module).__name__),
-                raw_name=raw,
-                root=prefix.rstrip(".") or type(model).__name__,
-                module=module,
-                in_features=module.in_features,
-                out_features=module.out_features,
-            )
-            for raw, module in layers
-            for canonical in (canonical_name(raw),)
-        ]
-
-    def attach(self, layers: Sequence[FoundLayer], observer: Observer) -> None:
+    def attach(self, model: nn.Module, layers: Sequence[FoundLayer], observer: Observer) -> None:
         """Hook the layers."""
         for layer in layers:
             hook = ForwardHook(observer, layer.name, id(layer.module), self._handles.append)
@@ -119,13 +98,13 @@ class ForwardHook(ModuleHook):
         moment = observer.clock.forward(self._layer_id, module.training)
         gemm_dtype = y.dtype
         if "x" in observer.tensors:
-            observer.observe(self._name, "x", x, gemm_dtype, moment)
+            observer.observe(Observed(self._name, "x", x, gemm_dtype, moment))
         if "w" in observer.tensors and observer.wants_weight(self._name, moment):
             weight = _stored_weight(module)
             if weight is not None:
-                observer.observe(self._name, "w", weight, gemm_dtype, moment)
+                observer.observe(Observed(self._name, "w", weight, gemm_dtype, moment))
         if "y" in observer.tensors:
-            observer.observe(self._name, "y", y, gemm_dtype, moment)
+            observer.observe(Observed(self._name, "y", y, gemm_dtype, moment))
         if y.requires_grad and moment.pass_ != "eval":
             _gemm_result(y).register_hook(GradientHook(observer, self._name, "dy", gemm_dtype, moment, y.shape))
         if "dx" in observer.tensors and x.requires_grad and moment.pass_ != "eval":
@@ -172,7 +151,7 @@ class GradientHook:
             if self._tensor in observer.tensors:
                 if gradient.shape != self._shape:  # that of the GEMM's own result
                     gradient = gradient.view(self._shape)
-                observer.observe(self._layer, self._tensor, gradient, self._gemm_dtype, self._moment)
+                observer.observe(Observed(self._layer, self._tensor, gradient, self._gemm_dtype, self._moment))
         except Exception as error:  # as in ForwardHook
             observer.fail(error)
 
@@ -190,7 +169,7 @@ class WeightGradientHook:
         if not observer.active:
             return
         try:
-            observer.observe(self._layer, "dw", gradient, self._gemm_dtype, observer.clock.weight_gradient())
+            observer.observe(Observed(self._layer, "dw", gradient, self._gemm_dtype, observer.clock.weight_gradient()))
         except Exception as error:  # as in ForwardHook
             observer.fail(error)
 

@@ -9,7 +9,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from fp8debug.errors import UsageError, some
 from fp8debug.hooks.backends.base import FoundLayer
-from fp8debug.hooks.backends.modules import ModuleBackend
+from fp8debug.hooks.backends.finding import find_layers
 from fp8debug.hooks.emulate.linear import EmulatedForward, emulated_forward
 from fp8debug.hooks.emulate.operands import Emulator
 from fp8debug.hooks.emulate.plan import EmulationPlan
@@ -118,7 +118,7 @@ def emulate(
     """
     plan = EmulationPlan.from_words(recipe, one_or_more(keep_bf16), only)
     selection = Selection.from_regexes(one_or_more(layers), one_or_more(exclude))
-    found = ModuleBackend().find(model, "")
+    found = find_layers(model, backend="modules")
     taken = [layer for layer in found if selection.takes(layer.name)]
     if not taken:
         raise UsageError(selection.explain_no_match([layer.name for layer in found]))
@@ -156,6 +156,8 @@ def why_not(module: nn.Module) -> str | None:
         return "its forward has been replaced"
     if isinstance(module, NonDynamicallyQuantizableLinear):
         return "nn.MultiheadAttention reads its weight without calling it"
+    if not isinstance(module, nn.Linear):
+        return f"{type(module).__name__} is no nn.Linear"
     if type(module).forward is not nn.Linear.forward:
         return f"{type(module).__name__} has a forward of its own"
     return None

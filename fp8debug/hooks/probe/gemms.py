@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from fp8debug.hooks.measure.strips import as_matrix
+from fp8debug.hooks.observed import Observed
 from fp8debug.hooks.probe.operand import SAMPLED_DTYPES, Operand, take_operand, tiles_of
 from fp8debug.hooks.probe.result import gemm_cells
 from fp8debug.hooks.probe.turns import Turns
-from fp8debug.hooks.recorder import Facts, Observed
+from fp8debug.hooks.recorder import Facts
 from fp8debug.hooks.transforms import inside_transform, outside_transforms
 from fp8debug.recipes import Recipe
 from fp8debug.replay import Moment

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from fp8debug.formats import E4M3
+from fp8debug.hooks.observed import Observed
 from fp8debug.hooks.probe.gemms import GemmProbe
-from fp8debug.hooks.recorder import Facts, Observed
+from fp8debug.hooks.recorder import Facts
 from fp8debug.hooks.scales import InForce
 from fp8debug.recipes import parse_recipe
 from fp8debug.replay import Moment

@@ -1,0 +1,45 @@
+"""The GEMM layers of a model, each with the backend that reaches it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from torch import nn
+
+from fp8debug.hooks.backends.base import FoundLayer
+from fp8debug.hooks.backends.kinds import kind_of
+from fp8debug.hooks.selection import canonical_name
+
+
+def find_layers(model: nn.Module, prefix: str = "", backend: str = "auto") -> list[FoundLayer]:
+    """All GEMM layers below `model`, in module order; a module reached by two names is listed under its first.
+
+    Layers whose names differ only in wrappers keep their raw names.
+
+    Args:
+        prefix: put before every name; `Model#1.` where there are several models.
+        backend: as `CaptureOptions.backend`.
+    """
+    layers = [(raw, module, kind) for raw, module in model.named_modules() if (kind := kind_of(module)) is not None]
+    uses = Counter(canonical_name(raw) for raw, *_ in layers)
+    found = []
+    for raw, module, kind in layers:
+        canonical = canonical_name(raw)
+        k, n = kind.features(module)
+        found.append(
+            FoundLayer(
+                name=prefix + ((canonical if uses[canonical] == 1 else raw) or type(module).__name__),
+                raw_name=raw,
+                root=prefix.rstrip(".") or type(model).__name__,
+                module=module,
+                in_features=k,
+                out_features=n,
+                kind=kind.name,
+            )
+        )
+    return found
+
+
+def gemm_modules(model: nn.Module) -> set[nn.Module]:
+    """Modules below `model` that own the weight of a GEMM."""
+    return {module for module in model.modules() if kind_of(module) is not None}

@@ -1,0 +1,125 @@
+"""What backends report to: every operand is measured as the plan says, when the plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from fp8debug.hooks.clock import Clock
+from fp8debug.hooks.emulate.linear import emulated_forward
+from fp8debug.hooks.observed import Observed
+from fp8debug.hooks.plan import CapturePlan
+from fp8debug.hooks.probe.gemms import GemmProbe
+from fp8debug.hooks.recorder import Recorder
+from fp8debug.hooks.roster import Roster
+from fp8debug.replay import Moment, ScaleInForce
+
+MAX_BUFFERED_BYTES = 32 << 20
+
+
+class Observation:
+    """The observer of one session."""
+
+    def __init__(
+        self,
+        plan: CapturePlan,
+        recorder: Recorder,
+        roster: Roster,
+        clock: Clock,
+        *,
+        flush: Callable[[], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self.plan = plan
+        """What is taken; may be replaced between two steps."""
+        self.clock = clock
+        self.active = False
+        self.fail = fail
+        self.skipped: dict[str, dict[str, None]] = {}
+        """Reason → layers that cannot be captured, in order."""
+        self._recorder = recorder
+        self._roster = roster
+        self._flush = flush
+        self._probe = self._gemm_probe()
+        self._weights_seen: set[tuple[str, int]] = set()
+
+    @property
+    def tensors(self) -> frozenset[str]:
+        """Which tensors are wanted."""
+        return frozenset(self.plan.options.tensors)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what was collected should be written before more is."""
+        return self._recorder.n_bytes > MAX_BUFFERED_BYTES
+
+    def is_sampled(self, step: int) -> bool:
+        """Whether more than health is taken in `step`."""
+        return self.plan.schedule.sampled(step)
+
+    def takes(self, layer: str) -> bool:
+        """Whether the layer is to be recorded."""
+        return self.plan.selection.takes(layer)
+
+    def observe(self, seen: Observed) -> None:
+        """Measure one operand. Of evaluation passes only the first of a sampled step is taken."""
+        moment = seen.moment
+        sampled, raw = self.is_sampled(moment.step), self.plan.schedule.raw(moment.step)
+        if moment.pass_ == "eval" and (moment.call or not sampled):
+            return
+        if not seen.framework:
+            seen = replace(seen, framework=self._emulated_scales(seen.layer, seen.tensor))
+        facts = self._recorder.record(seen, sampled=sampled, raw=raw)
+        if facts is not None and self._probe is not None:
+            self._probe.observe(seen, facts)
+        if (sampled or raw) and self.is_full:
+            self._flush()
+
+    def wants_weight(self, layer: str, moment: Moment) -> bool:
+        """Weights change once a step: they are taken in the first training forward of it."""
+        if moment.pass_ != "forward" or (layer, moment.step) in self._weights_seen:
+            return False
+        self._weights_seen.add((layer, moment.step))
+        return True
+
+    def skip(self, layer: str, reason: str) -> None:
+        """Note, once a layer, that it cannot be captured."""
+        self._recorder.fired.add(layer)
+        self.skipped.setdefault(reason, {})[layer] = None
+        self._recorder.note_unsupported(layer, None, reason, self.clock.step)
+
+    def note(self, kind: str, message: str, layer: str | None = None, tensor: str | None = None) -> None:
+        """Something that went wrong or is missing."""
+        self._recorder.event(kind, message, step=self.clock.step, layer=layer, tensor=tensor)
+
+    def end_step(self, step: int) -> None:
+        """The step is over."""
+        self._weights_seen.clear()
+        if self._probe is not None:
+            self._probe.end_step(step)
+
+    def drop(self) -> None:
+        """Keep nothing of any tensor."""
+        if self._probe is not None:
+            self._probe.drop()
+
+    def _emulated_scales(self, layer: str, tensor: str) -> Sequence[ScaleInForce]:
+        """What an emulated layer really casts with, ours or one that the script emulates by itself."""
+        module = self._roster.module(layer)
+        forward = None if module is None else emulated_forward(module)
+        if forward is None or forward.last_call is None or tensor not in ("x", "w", "dy"):
+            return ()
+        return forward.last_call.scales_in_force(tensor)
+
+    def _gemm_probe(self) -> GemmProbe | None:
+        options, recorder = self.plan.options, self._recorder
+        if "gemms" not in options.detail or not {"x", "w"} <= self.tensors:
+            return None
+        return GemmProbe(
+            self.plan.recipes,
+            options.accumulation,
+            options.probe_memory,
+            partial(recorder.add_cells, "gemms"),
+            lambda message, step: recorder.event("probe_memory", message, step=step),
+        )

@@ -1,0 +1,81 @@
+"""The GEMM layers that a session knows, and what is missing of them at its end."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from fp8debug.errors import some
+from fp8debug.hooks.backends.base import FoundLayer
+from fp8debug.hooks.emulate.emulation import emulated_text
+from fp8debug.hooks.say import count_layers
+from fp8debug.rundir import LayerInfo
+
+_OUT_PROJ = NonDynamicallyQuantizableLinear.__name__
+_READ_ONLY = "nn.MultiheadAttention reads its weight without calling it"
+
+
+class Absence(NamedTuple):
+    """A layer that was matched and never ran."""
+
+    layer: str
+    message: str
+
+
+class Roster:
+    """Layers of every model that was attached."""
+
+    def __init__(self) -> None:
+        self.roots: list[str] = []
+        self.layers: list[LayerInfo] = []
+        self._modules: dict[str, weakref.ref[nn.Module]] = {}
+
+    def add(self, found: Sequence[FoundLayer], taken: Collection[str]) -> None:
+        """Enter the layers of one model; those whose names are in `taken` are recorded."""
+        self._modules |= {layer.name: weakref.ref(layer.module) for layer in found if layer.name in taken}
+        self.roots += sorted({layer.root for layer in found})
+        self.layers += [
+            LayerInfo(
+                name=layer.name,
+                raw_name=layer.raw_name,
+                class_name=type(layer.module).__name__,
+                root=layer.root,
+                in_features=layer.in_features,
+                out_features=layer.out_features,
+                matched=layer.name in taken,
+                emulated=emulated_text(layer.module),
+                backend=layer.backend,
+                kind=layer.kind,
+            )
+            for layer in found
+        ]
+
+    def module(self, layer: str) -> nn.Module | None:
+        """The module of a taken layer; None once it is gone."""
+        reference = self._modules.get(layer)
+        return None if reference is None else reference()
+
+    def absent(self, fired: Collection[str]) -> list[Absence]:
+        """Layers that were matched but are not among `fired`."""
+        return [
+            Absence(
+                layer.name,
+                f"matched, but {_READ_ONLY if layer.class_name == _OUT_PROJ else 'its forward hook never ran'}",
+            )
+            for layer in self._silent(fired)
+        ]
+
+    def absence_line(self, fired: Collection[str]) -> str | None:
+        """One line about all of them; None when every layer ran."""
+        silent = self._silent(fired)
+        if not silent:
+            return None
+        why = f" ({_READ_ONLY})" if all(layer.class_name == _OUT_PROJ for layer in silent) else ""
+        return f"{count_layers(len(silent), 'matched')} never ran: {some([layer.name for layer in silent])}{why}"
+
+    def _silent(self, fired: Collection[str]) -> list[LayerInfo]:
+        return [layer for layer in self.layers if layer.matched and layer.name not in fired]

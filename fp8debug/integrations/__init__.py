@@ -1,0 +1,1 @@
+"""Adapters for trainers: one module a trainer, imported only by who uses it."""
