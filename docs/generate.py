@@ -1,15 +1,16 @@
-"""Write the pages that follow from the code: schema.md, views.md and cli.md.
+"""Write the pages that follow from the code: schema.md, views.md, cli.md and captured.md.
 
     python docs/generate.py            # write them
     python docs/generate.py --check    # say which differ from what would be written; exit 1 when any does
 
 Nothing is listed here: tables come from `fp8debug.schema`, views and macros from the shipped .sql files, verbs and
-their options from the command line itself.
+their options from the command line itself, what is captured where from the tests that prove it.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import subprocess
 import sys
@@ -47,11 +48,39 @@ def main() -> int:
 
 def pages() -> dict[str, str]:
     """File name below docs/ -> its whole text."""
-    return {"schema.md": schema_page(), "views.md": views_page(), "cli.md": cli_page()}
+    return {"schema.md": schema_page(), "views.md": views_page(), "cli.md": cli_page(), "captured.md": captured_page()}
 
 
 def _is_current(path: Path, text: str) -> bool:
     return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+# What is captured where -------------------------------------------------------------------------------------------
+
+_DECLARED = ("case", "how", "sees", "limits")
+
+
+def captured_page() -> str:
+    """What is seen in which training, as declared by the tests that prove it."""
+    rows = sorted(_declared(), key=lambda row: [cell.casefold() for cell in row])
+    return (
+        f"# What is captured where\n\n{NOTE}\n"
+        "Each row is declared by the test that proves it (`@pytest.mark.captures` in `tests/`), and that test runs "
+        "with every change. Whatever cannot be seen is said while the training runs, and is a row of the view "
+        "`events`.\n\n"
+        + _table(("training", "reached by", "what is recorded", "what is not, and how that is said", "test"), rows)
+    )
+
+
+def _declared() -> Iterator[tuple[str, ...]]:
+    for path in sorted((DOCS.parent / "tests").rglob("test_*.py")):
+        if "mark.captures" not in (text := path.read_text(encoding="utf-8")):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.captures":
+                given = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
+                place = path.relative_to(DOCS.parent).as_posix()
+                yield (*(given[name] for name in _DECLARED), f"[{path.stem.removeprefix('test_')}](../{place})")
 
 
 # Stored tables ----------------------------------------------------------------------------------------------------
