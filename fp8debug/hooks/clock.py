@@ -87,6 +87,14 @@ class Clock:
         self._manual = True
         self._end_step()
 
+    def begin(self, step: int) -> None:
+        """A trainer says that `step` begins now, which ends another one; from now on only the trainer ends steps."""
+        self._manual = True
+        if step != self.step:
+            if self._forward_seen:
+                self._end_step()
+            self.step = step
+
     def close(self) -> None:
         """The run is over: end the step that is open, if anything was seen in it."""
         if self._forward_seen:

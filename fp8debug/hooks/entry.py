@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -59,6 +60,7 @@ def attach(
     *,
     layers: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
+    strip_prefix: str = "",
     tensors: str | Iterable[str] = ("x", "w", "dy"),
     every: int = 50,
     first: int = 0,
@@ -92,6 +94,7 @@ def attach(
     Args:
         model: any module; wrapped or not.
         layers, exclude: regexes (re.search) on the qualified names; default: every nn.Linear.
+        strip_prefix: taken off the names of layers that begin with it, such as `net.`.
         tensors: of x, w, dy, y, dx, dw; m and v (states of Adam-like optimizers); key and value (of attention).
         every, first, steps: which steps are sampled; health is taken at every step.
         raw_every: dump raw values each step divisible by this.
@@ -150,7 +153,10 @@ def attach(
         quiet=quiet,
     )
     plan = CapturePlan.from_options(options)
-    layers_there = find_layers(model, backend=plan.options.backend)
+    layers_there = [
+        replace(layer, name=layer.name.removeprefix(strip_prefix))
+        for layer in find_layers(model, backend=plan.options.backend)
+    ]
     taken = [layer for layer in layers_there if plan.selection.takes(layer.name)]
     if not taken:
         raise UsageError(plan.selection.explain_no_match([layer.name for layer in layers_there]))
@@ -160,7 +166,7 @@ def attach(
     script = sys.argv[0] or "python"
     session = open_session(plan, command=[Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)],
                            script=script, say=say, measure_gradients=False)  # fmt: skip
-    found = session.attach_model(model)
+    found = session.attach_layers(model, layers_there)
     say(matched_line(found, plan))
     if session.emulation is not None:
         say(session.emulation.summary())

@@ -199,6 +199,14 @@ class Session:
         if self.emulation is not None:
             self.emulation.advance()
 
+    def begin_step(self, number: int) -> None:
+        """Say that the step `number` begins, as a trainer counts; after the first call only this ends steps."""
+        before = self.clock.step
+        if self.active:
+            self._guarded(lambda: self.clock.begin(number))
+        if self.emulation is not None and number != before:
+            self.emulation.advance()
+
     def log(
         self,
         *,

@@ -29,6 +29,8 @@ class StepReport:
     """Return of clip_grad_norm_, by the first parameter clipped: several optimizers clip apart."""
     gradient_norms: list[Scalar] = field(default_factory=list)
     """Norm of each optimizer's gradients before its step, where nothing was clipped."""
+    losses_are_shares: bool = False
+    """Whether each is a micro-batch's share of the step's loss, as trainers make it: they are added then."""
     lr: float | None = None
     logged: dict[str, Scalar | None] = field(default_factory=dict)
     """What session.log gave; it wins."""
@@ -38,11 +40,13 @@ class StepReport:
         return [float(loss) / float(scale) for loss, scale in self.losses]
 
     def loss(self) -> tuple[float | None, str | None]:
-        """Mean loss over the micro-batches, and where it came from."""
+        """The step's loss, the mean over its micro-batches unless they are shares of it, and where it came from."""
         if (given := self.logged.get("loss")) is not None:
             return float(given), "log"
         losses = self.unscaled_losses()
-        return (sum(losses) / len(losses), "backward") if losses else (None, None)
+        if not losses:
+            return None, None
+        return sum(losses) / (1 if self.losses_are_shares else len(losses)), "backward"
 
     def grad_norm(self) -> tuple[float | None, str | None]:
         """Gradient norm before clipping, and where it came from."""
@@ -109,7 +113,7 @@ class TrainingWatch(OptimizerWatch):
 
     def take_report(self) -> StepReport:
         """Hand over the finished step's report and begin a new one."""
-        report, self.report = self.report, StepReport()
+        report, self.report = self.report, StepReport(losses_are_shares=self.report.losses_are_shares)
         return report
 
     def _around_backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
