@@ -56,7 +56,7 @@ STEPS = Table(
         Column("segment", "int32", "resume counter"),
         Column("step", "int64", "optimizer step, from 0"),
         Column("rank", "int32", "global rank"),
-        Column("loss", "float64", "mean over the step's micro-batches, loss scale divided out"),
+        Column("loss", "float64", "mean over micro-batches, or their sum where a trainer gives shares; loss scale divided out"),
         Column("losses", "list<float64>", "the loss of each micro-batch, loss scale divided out"),
         Column("loss_source", "string", "backward: the tensor backward() was called on | log: given by session.log"),
         Column("grad_norm", "float64", "gradient norm before clipping, as the source saw it"),

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fp8debug.hooks.clock import Clock, FinishedStep, in_backward
 from fp8debug.hooks.scalars import Scalar, as_scalar
+from fp8debug.hooks.shares import called_by_trainer
 from fp8debug.hooks.stepping import OptimizerWatch
 from fp8debug.hooks.transforms import has_data
 
@@ -129,6 +130,7 @@ class TrainingWatch(OptimizerWatch):
             tensors = tensors[0]
         if isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and has_data(tensors):
             self.report.losses.append((as_scalar(tensors), self._loss_scale))
+            self.report.losses_are_shares = self.report.losses_are_shares or called_by_trainer()
         self._loss_scale = 1.0
 
     def _around_scale(self, original: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:

@@ -36,8 +36,6 @@ class Fp8DebugCallback(TrainerCallback):
         """Attach to the model."""
         assert model is not None
         self.session = attach(model, **self._options)
-        # The Trainer divides the loss of a micro-batch by their number, or by the tokens of the whole step.
-        self.session.watch.report.losses_are_shares = True
         self.session.begin_step(state.global_step)
 
     def on_step_begin(

@@ -30,8 +30,6 @@ class Fp8DebugCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach to the model; what was validated before the training is not seen."""
         self.session = attach(pl_module, **self._options)
-        # Under automatic optimization the loss of a micro-batch is divided by their number.
-        self.session.watch.report.losses_are_shares = pl_module.automatic_optimization
         self.session.begin_step(trainer.global_step)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

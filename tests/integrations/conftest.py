@@ -1,0 +1,66 @@
+"""Trainings under trainers are run as a user's scripts are: each in a process of its own, which loads the trainer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+SCRIPTS = Path(__file__).with_name("scripts")
+RunScript = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def run_script() -> RunScript:
+    """`run_script(folder, "hf_trainer.py", *arguments, attach=[...])`: the script's standard output."""
+
+    def run(folder: Path, name: str, *arguments: str, attach: list[str] | None = None, ranks: int = 1) -> str:
+        script = [str(SCRIPTS / name), *arguments]
+        inner = script if attach is None else ["-m", "fp8debug", "attach", *attach, *script]
+        torchrun = ["-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+        command = inner if ranks == 1 else [*torchrun, f"--nproc-per-node={ranks}", *inner]
+        quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=folder,
+            env=os.environ | quiet | {"OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def weight_gradient_error() -> Callable[[duckdb.DuckDBPyConnection, str, int], float]:
+    return _weight_gradient_error
+
+
+def _weight_gradient_error(con: duckdb.DuckDBPyConnection, layer: str, step: int) -> float:
+    """Largest difference of the sum of dyT x over micro-batches from the weight gradient, relative to its largest."""
+
+    def matrix(tensor: str, microbatch: int) -> npt.NDArray[np.float64]:
+        rows = con.execute(
+            "select values from values where layer = ? and tensor = ? and step = ? and microbatch = ? "
+            "and pass in ('forward', 'backward') order by row",
+            [layer, tensor, step, microbatch],
+        ).fetchall()
+        return np.array([row[0] for row in rows])
+
+    errors = []
+    for microbatch in (0, 1):
+        product = matrix("dy", microbatch).T @ matrix("x", microbatch)
+        recorded = matrix("dw", microbatch)
+        errors.append(float(np.abs(product - recorded).max() / np.abs(recorded).max()))
+    return max(errors)
