@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fp8debug.errors import nearest
 
@@ -44,6 +44,8 @@ class CaptureOptions:
     """Regexes (re.search on the qualified name); a layer is taken when any matches, or when there is none."""
     exclude: tuple[str, ...] = ()
     """Regexes; a layer that matches any is left out."""
+    exclude_must_match: bool = field(default=True, compare=False)
+    """Refuse to start when no pattern of `exclude` matches; a configuration file may serve several models."""
     tensors: tuple[str, ...] = ("x", "w", "dy")
     every: int = 50
     """Sample (errors, histograms) each step divisible by this."""

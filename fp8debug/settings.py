@@ -90,12 +90,14 @@ def load_options(
         UsageError: an unknown key or a bad value, with its source; a configuration file that cannot be read.
     """
     values = _from_file(config_file or environment.get(CONFIG_VARIABLE), folder or Path.cwd())
-    values |= _from_environment(environment)
+    only_in_file = "exclude" in values
+    values |= (told := _from_environment(environment))
     for field, value in given.items():
         if value not in (None, [], ()):
             setting = SETTINGS[field]
             values[field] = _parsed(setting, f"--{setting.key}", value)
-    return CaptureOptions(**values)
+    only_in_file = only_in_file and "exclude" not in told and given.get("exclude") in (None, [], ())
+    return CaptureOptions(**values, exclude_must_match=not only_in_file)
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -125,6 +125,7 @@ class AutoAttach:
             if any(map(is_trainable, roots)):
                 raise StopBeforeTraining(2, self._plan.selection.explain_no_match([layer.name for layer in layers]))
         elif layers:
+            self._require_exclusion(roots, layers)
             self._require_emulation(layers)
             session = self._open()
             for root, below in found:
@@ -135,6 +136,14 @@ class AutoAttach:
                 self._say(session.emulation.summary())
         for root in roots:
             self._known.update(root.modules())
+
+    def _require_exclusion(self, roots: Sequence[nn.Module], layers: Sequence[FoundLayer]) -> None:
+        """Stop when exclusions were asked for and the model that is about to be trained has no layer to leave out."""
+        assert self._plan is not None
+        if self._options.exclude_must_match and self._session is None and any(map(is_trainable, roots)):
+            nothing = self._plan.selection.explain_no_exclusion([(layer.name, layer.raw_name) for layer in layers])
+            if nothing is not None:
+                raise StopBeforeTraining(2, nothing)
 
     def _require_emulation(self, layers: Sequence[FoundLayer]) -> None:
         """Stop when the first model that runs has no layer for the emulation that was asked for."""

@@ -120,8 +120,8 @@ def attach(
         resume_step: its first step there; default: what the optimizer has counted, else the next.
 
     Raises:
-        UsageError: a regex that does not compile or matches nothing, an unknown recipe or tensor, an emulation that
-            leaves every layer as it is, a directory in use.
+        UsageError: a regex that does not compile or matches nothing, exclusions that leave nothing out, an unknown
+            recipe or tensor, an emulation that leaves every layer as it is, a directory in use.
     """
     options = CaptureOptions(
         layers=one_or_more(layers),
@@ -160,6 +160,8 @@ def attach(
     taken = [layer for layer in layers_there if plan.selection.takes(layer.name)]
     if not taken:
         raise UsageError(plan.selection.explain_no_match([layer.name for layer in layers_there]))
+    if (no_exclusion := plan.selection.explain_no_exclusion([(x.name, x.raw_name) for x in layers_there])) is not None:
+        raise UsageError(no_exclusion)
     if plan.emulation is not None and (nothing := explain_nothing(plan.emulation, taken)) is not None:
         raise UsageError(nothing)
     say = nowhere if quiet else on_stderr
@@ -179,7 +181,8 @@ def matched_line(found: Sequence[FoundLayer], plan: CapturePlan) -> str:
     line = f"fp8debug: matched {sum(map(plan.selection.takes, names))} of {len(names)} GEMM layers"
     unmatched = plan.selection.unmatched(names)
     quoted = ", ".join(f"'{pattern}'" for pattern in unmatched)
-    return f"{line}; nothing matched {quoted}" if unmatched else line
+    line += f"; nothing matched {quoted}" if unmatched else ""
+    return "; ".join([line, *plan.unmatched_exclusions([(layer.name, layer.raw_name) for layer in found])])
 
 
 def _listed(given: str | Iterable[str]) -> tuple[str, ...]:

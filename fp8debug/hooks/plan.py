@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from fp8debug.config import (
 from fp8debug.errors import UsageError
 from fp8debug.hooks.emulate.plan import EmulationPlan
 from fp8debug.hooks.schedule import Schedule
-from fp8debug.hooks.selection import Selection
+from fp8debug.hooks.selection import Selection, explain_pattern
 from fp8debug.recipes import Recipe, parse_recipe
 
 Parsed = TypeVar("Parsed")
@@ -64,6 +64,14 @@ class CapturePlan:
             tuple({recipe.text: recipe for recipe in recipes}.values()),
             emulation,
         )
+
+    def unmatched_exclusions(self, layers: Sequence[tuple[str, str]]) -> list[str]:
+        """One text for each pattern of exclude and keep_bf16 that matches none of `layers`, (name, raw name) each."""
+        names = [name for name, _ in layers]
+        kept = [] if self.emulation is None else self.emulation.unmatched(names)
+        options = [("--exclude", pattern) for pattern in self.selection.unmatched_exclude(names)]
+        options += [("--keep-bf16", pattern) for pattern in kept]
+        return [f"{option} '{p}' matches no layer ({explain_pattern(p, layers)})" for option, p in options]
 
 
 def _emulation(options: CaptureOptions) -> EmulationPlan | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fp8debug.errors import UsageError, nearest
 
 WRAPPER_SEGMENTS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+_PREFIXES = "module., _orig_mod., _fsdp_wrapped_module. and _checkpoint_wrapped_module."
 
 
 def canonical_name(raw_name: str) -> str:
@@ -44,6 +45,24 @@ def unmatched(patterns: Iterable[re.Pattern[str]], names: Sequence[str]) -> list
     return [p.pattern for p in patterns if not any(p.search(name) for name in names)]
 
 
+def explain_pattern(pattern: str, layers: Sequence[tuple[str, str]]) -> str:
+    """Why a pattern matches none of `layers`, (name, raw name) each: it has a wrapper's prefix, or what is nearest."""
+    for name, raw_name in layers:
+        hit = next((other for other in (raw_name, *_wrapped(name)) if re.search(pattern, other)), None)
+        if hit is not None:
+            return f"it would match '{hit}', but names are told without {_PREFIXES}: '{name}'"
+    names = [name for name, _ in layers]
+    return f"nearest names: {', '.join(nearest(pattern, names) or names[:3])}"
+
+
+def _wrapped(name: str) -> Iterator[str]:
+    """The name with one wrapper's segment, at each place where a wrapper may stand."""
+    parts = name.split(".")
+    for at in range(len(parts)):
+        for segment in sorted(WRAPPER_SEGMENTS):
+            yield ".".join([*parts[:at], segment, *parts[at:]])
+
+
 def one_or_more(given: str | Iterable[str]) -> tuple[str, ...]:
     """A text alone, or several: what scripts may give where the command line repeats an option."""
     return (given,) if isinstance(given, str) else tuple(given)
@@ -68,6 +87,24 @@ class Selection:
     def unmatched(self, names: Sequence[str]) -> list[str]:
         """Patterns of `layers` that match none of `names`."""
         return unmatched(self.layers, names)
+
+    def unmatched_exclude(self, names: Sequence[str]) -> list[str]:
+        """Patterns of `exclude` that match none of `names`."""
+        return unmatched(self.exclude, names)
+
+    def explain_no_exclusion(self, layers: Sequence[tuple[str, str]]) -> str | None:
+        """One line for the user when none of several `exclude` patterns matches any of `layers`, (name, raw name) each.
+
+        None when one does, and when there is no pattern or no layer.
+        """
+        missing = self.unmatched_exclude([name for name, _ in layers])
+        if not layers or not missing or len(missing) < len(self.exclude):
+            return None
+        asked = ", ".join(f"'{pattern}'" for pattern in missing)
+        return (
+            f"--exclude {asked} matches none of the {len(layers)} GEMM layers, so nothing would be left out; "
+            f"{explain_pattern(missing[0], layers)}; `--list-layers` prints them all"
+        )
 
     def explain_no_match(self, names: Sequence[str]) -> str:
         """One line for the user: nothing matched, what was asked for, which names come nearest."""

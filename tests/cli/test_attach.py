@@ -41,6 +41,7 @@ def test_every_option_reaches_the_hooks(script: Place) -> None:
     assert init["options"] == {
         "layers": ["mlp", r"attn\."],
         "exclude": ["head"],
+        "exclude_must_match": True,
         "tensors": ["w", "dy", "y"],
         "every": 7,
         "first": 3,
