@@ -30,8 +30,8 @@ ORIENTATIONS = ("row", "column")
 
 
 def is_detailed(moment: Moment) -> bool:
-    """Whether details of this pass are taken when its step is sampled."""
-    return moment.microbatch == 0 and moment.call == 0 and moment.pass_ in ("forward", "backward")
+    """Whether details of this pass are taken when its step is sampled; of evaluation only where the run serves."""
+    return moment.microbatch == 0 and moment.call == 0 and moment.pass_ in ("forward", "backward", "eval")
 
 
 class DetailMaker:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from fp8debug.hooks.clock import Clock
 from fp8debug.hooks.emulate.linear import emulated_forward
+from fp8debug.hooks.flight import FlightRecorder
 from fp8debug.hooks.observed import Observed
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.probe.gemms import GemmProbe
@@ -30,6 +32,7 @@ class Observation:
         *,
         flush: Callable[[], None],
         fail: Callable[[Exception], None],
+        flight: FlightRecorder | None = None,
     ) -> None:
         self.plan = plan
         """What is taken; may be replaced between two steps."""
@@ -41,7 +44,9 @@ class Observation:
         self._recorder = recorder
         self._roster = roster
         self._flush = flush
+        self._flight = flight
         self._probe = self._gemm_probe()
+        recorder.takes_details = self._takes_details
         self._weights_seen: set[tuple[str, int]] = set()
 
     @property
@@ -52,10 +57,15 @@ class Observation:
     @property
     def is_full(self) -> bool:
         """Whether what was collected should be written before more is."""
-        return self._recorder.n_bytes > MAX_BUFFERED_BYTES
+        waiting = self._recorder.n_bytes if self._flight is None else self._flight.out_bytes
+        return waiting > MAX_BUFFERED_BYTES
 
     def is_sampled(self, step: int) -> bool:
         """Whether more than health is taken in `step`."""
+        return self._flight is not None or self.is_scheduled(step)
+
+    def is_scheduled(self, step: int) -> bool:
+        """Whether what is taken in `step` is written, whatever happens."""
         return self.plan.schedule.sampled(step)
 
     def takes(self, layer: str) -> bool:
@@ -63,16 +73,21 @@ class Observation:
         return self.plan.selection.takes(layer)
 
     def observe(self, seen: Observed) -> None:
-        """Measure one operand. Of evaluation passes only the first of a sampled step is taken."""
+        """Measure one operand. Of evaluation passes only the first of a sampled step is taken, unless the run serves."""
         moment = seen.moment
-        sampled, raw = self.is_sampled(moment.step), self.plan.schedule.raw(moment.step)
-        if moment.pass_ == "eval" and (moment.call or not sampled):
+        scheduled, raw = self.is_scheduled(moment.step), self.plan.schedule.raw(moment.step)
+        if self._is_aside(moment) and (moment.call or not scheduled):
             return
+        started_s, sampled = time.perf_counter(), self.is_sampled(moment.step)
         if not seen.framework:
             seen = replace(seen, framework=self._emulated_scales(seen.layer, seen.tensor))
         facts = self._recorder.record(seen, sampled=sampled, raw=raw)
         if facts is not None and self._probe is not None:
             self._probe.observe(seen, facts)
+        if self._flight is not None:
+            if self._flight.is_full:
+                self._flight.make_room(scheduled=scheduled)
+            self._flight.spent_s += time.perf_counter() - started_s
         if (sampled or raw) and self.is_full:
             self._flush()
 
@@ -103,6 +118,13 @@ class Observation:
         """Keep nothing of any tensor."""
         if self._probe is not None:
             self._probe.drop()
+
+    def _is_aside(self, moment: Moment) -> bool:
+        """Whether this pass is beside what the run is about."""
+        return moment.pass_ == "eval" and not self.plan.options.inference
+
+    def _takes_details(self, moment: Moment) -> bool:
+        return self.is_scheduled(moment.step) and not self._is_aside(moment)
 
     def _emulated_scales(self, layer: str, tensor: str) -> Sequence[ScaleInForce]:
         """What an emulated layer really casts with, ours or one that the script emulates by itself."""

@@ -12,8 +12,9 @@ import torch
 
 from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health, nonfinite_rows
-from fp8debug.hooks.observed import Observed
-from fp8debug.hooks.rows import Measurement, RowMaker, scaling_amax, tensor_head
+from fp8debug.hooks.observed import Observed, Payload
+from fp8debug.hooks.payloads import PayloadFacts, count_codes, decoded, facts_of, is_codes, payload_of
+from fp8debug.hooks.rows import Measurement, RowMaker, dtype_word, is_replica, scaling_amax, tensor_head
 from fp8debug.hooks.scales import InForce
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.transforms import outside_transforms, unwrapped
@@ -53,8 +54,12 @@ class Recorder:
         self._seq = itertools.count()
         self._lock = threading.Lock()
         self._unsupported: set[tuple[str, str | None]] = set()
+        self._asked_low: dict[str, tuple[str, str]] = {}
+        self._ran_low: set[str] = set()
         self.fired: set[str] = set()
         self.n_records = 0
+        self.takes_details: Callable[[Moment], bool] = lambda moment: moment.pass_ != "eval"
+        """Which passes of sampled steps have details, where there are any."""
 
     @property
     def n_bytes(self) -> int:
@@ -64,31 +69,99 @@ class Recorder:
     def record(self, seen: Observed, *, sampled: bool, raw: bool) -> Facts | None:
         """Take everything that is wanted of one tensor; nothing of it is kept afterwards.
 
+        What the framework's GEMM read of it, where that is given, becomes a record of its own.
+
         Returns:
             What is known of it, when details were asked for and the step is sampled; of the training passes of the
-            first micro-batch, recomputed ones included. None for an empty tensor and for one that cannot be measured.
+            first micro-batch, recomputed ones included. None for an empty tensor, for one that cannot be measured and
+            for codes alone.
         """
         facts = None
         with self._lock, outside_transforms():
             value = unwrapped(seen.value).detach()
             self.fired.add(seen.layer)
-            self.n_records += 1
-            seq = next(self._seq)
-            try:
-                taken = self._measure(seq, seen, value, sampled)
-            except UnsupportedDtype as error:
-                self._add_unsupported(seq, seen, str(error))
-                return None
-            at_once = sampled and self._has_details and seen.moment.microbatch == 0 and seen.moment.pass_ != "eval"
-            if at_once or (taken.counted is not None and taken.counted.approx is not None):
-                in_force = self._rows.add_now(taken, value)
-                if at_once and taken.health.n:
-                    facts = Facts(seq, in_force, scaling_amax(taken.health) or 0.0, taken.health.amin or 0.0)
-            else:
-                self._rows.add_later(taken)
-            if raw:
-                self._add_values(seq, seen, value)
+            payload = payload_of(seen)
+            self._note_precision(seen, payload is not None)
+            alone = payload is not None and is_codes(value)
+            known = None
+            if payload is not None:
+                summed = sampled and not is_replica(seen.placement, self._rank)
+                known = facts_of(payload, None if alone else value, seen.gemm_dtype, summed=summed)
+            if not alone:
+                facts = self._record_value(seen, value, known, sampled=sampled, raw=raw)
+            if payload is not None and known is not None:
+                self._record_payload(seen, payload, known, sampled=sampled, raw=raw)
         return facts
+
+    def _record_value(
+        self, seen: Observed, value: torch.Tensor, payload: PayloadFacts | None, *, sampled: bool, raw: bool
+    ) -> Facts | None:
+        seq = self._next_seq()
+        try:
+            taken = self._measure(seq, seen, value, sampled)
+        except UnsupportedDtype as error:
+            self._add_unsupported(seq, seen, str(error))
+            return None
+        facts, moment = None, seen.moment
+        at_once = sampled and self._has_details and moment.microbatch == 0 and self.takes_details(moment)
+        at_once = at_once and not is_replica(seen.placement, self._rank)
+        taken = taken._replace(payload=payload, detailed=at_once)
+        if at_once or (taken.counted is not None and taken.counted.approx is not None):
+            in_force = self._rows.add_now(taken, value)
+            if at_once and taken.health.n:
+                facts = Facts(seq, in_force, scaling_amax(taken.health) or 0.0, taken.health.amin or 0.0)
+        else:
+            self._rows.add_later(taken)
+        if raw:
+            self._add_values(seq, seen, value)
+        return facts
+
+    def _record_payload(
+        self, seen: Observed, payload: Payload, facts: PayloadFacts, *, sampled: bool, raw: bool
+    ) -> None:
+        seq = self._next_seq()
+        try:
+            counted = count_codes(self._engine, payload)
+        except UnsupportedDtype as error:
+            self._add_unsupported(seq, seen, str(error))
+            return
+        held = payload.codes.detach()
+        health = counted.health
+        rows = nonfinite_rows(decoded(held, payload.fmt)) if health.has_nonfinite else (0, None)
+        taken = Measurement(
+            seq,
+            seen.layer,
+            seen.tensor,
+            seen.moment,
+            tuple(held.shape),
+            held.dtype,
+            held.dtype,
+            health,
+            counted if sampled else None,
+            rows,
+            (),
+            seen.precision_asked,
+            seen.placement,
+            facts,
+            is_payload=True,
+        )
+        self._rows.add_later(taken)
+        if raw:
+            self._add_values(seq, seen, decoded(held, payload.fmt))
+
+    def _next_seq(self) -> int:
+        self.n_records += 1
+        return next(self._seq)
+
+    def _note_precision(self, seen: Observed, has_payload: bool) -> None:
+        if has_payload or seen.gemm_dtype.itemsize == 1:
+            self._ran_low.add(seen.layer)
+        elif seen.precision_asked is not None and seen.precision_asked.startswith("float8"):
+            self._asked_low.setdefault(seen.layer, (seen.precision_asked, dtype_word(seen.gemm_dtype)))
+
+    def precision_differs(self) -> dict[str, tuple[str, str]]:
+        """Layers that were asked to run in FP8 of which nothing in FP8 was seen: what was asked, and what ran."""
+        return {layer: words for layer, words in self._asked_low.items() if layer not in self._ran_low}
 
     def add_cells(
         self, table: str, layer: str, tensor: str, moment: Moment, seq: int, cells: Iterable[tuple[Any, ...]]
@@ -161,7 +234,8 @@ class Recorder:
         value = seen.value
         key = self._rows.key(seq, seen.layer, seen.tensor, seen.moment)
         tensors = self._rows.batch.rows["tensors"]
-        head = tensor_head(value.shape, value.dtype, seen.gemm_dtype, self._rank, seen.placement, seen.precision_asked)
+        dtypes = (dtype_word(value.dtype), dtype_word(seen.gemm_dtype))
+        head = tensor_head(value.shape, *dtypes, self._rank, seen.placement, seen.precision_asked)
         told = (*key, *head, False, f"unsupported dtype: {reason}")
         tensors.append((*told, *(None,) * (len(tensors.column_names) - len(told))))
         self.note_unsupported(seen.layer, seen.tensor, reason, seen.moment.step)

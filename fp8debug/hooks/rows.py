@@ -6,6 +6,7 @@ many measurements at once.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -19,6 +20,8 @@ from fp8debug.hooks.details import DetailMaker, is_detailed
 from fp8debug.hooks.measure.engine import Counted, Engine
 from fp8debug.hooks.measure.health import Health
 from fp8debug.hooks.observed import LOCAL, Placement
+from fp8debug.hooks.payload_watch import PayloadWatch
+from fp8debug.hooks.payloads import DTYPE_WORDS, PayloadFacts, error_sums
 from fp8debug.hooks.scales import InForce, ScaleBook, Sourced
 from fp8debug.hooks.tables import Batch
 from fp8debug.metrics import ErrorSums
@@ -27,6 +30,8 @@ from fp8debug.replay import Moment, ScaleInForce
 
 _RANK = 5
 """Place of the rank in the record key."""
+_BY_ROWS = ("x", "dy", "y", "dx")
+"""Tensors whose rows are tokens."""
 
 
 class Measurement(NamedTuple):
@@ -47,6 +52,23 @@ class Measurement(NamedTuple):
     """Scales that the framework itself had in force."""
     precision_asked: str | None = None
     placement: Placement = LOCAL
+    detailed: bool = True
+    """Whether details are wanted of this record, where it has any."""
+    payload: PayloadFacts | None = None
+    """What the framework's GEMM read: of a payload's own record, and of the one in high precision that it belongs to."""
+    is_payload: bool = False
+    """Whether these are the codes themselves."""
+    row_class: str = "all"
+    classes: Sequence[RowClass] = ()
+    """The same tensor's rows by class, to be measured under this record's scales."""
+
+
+class RowClass(NamedTuple):
+    """Some rows of a tensor, as a record of their own."""
+
+    taken: Measurement
+    value: torch.Tensor | None
+    """Those rows, where they are needed at once."""
 
 
 class RowMaker:
@@ -68,6 +90,7 @@ class RowMaker:
         self._rank = rank
         self._waiting: deque[Measurement] = deque()
         self._waiting_bytes = 0
+        self._payloads = PayloadWatch()
         self.batch = Batch()
 
     @property
@@ -78,8 +101,9 @@ class RowMaker:
     def add_later(self, taken: Measurement) -> None:
         """Keep a measurement until `catch_up`."""
         self._waiting.append(taken)
-        if taken.counted is not None:
-            self._waiting_bytes += taken.counted.values.nbytes + taken.counted.counts.nbytes
+        for counted in (taken.counted, *(part.taken.counted for part in taken.classes)):
+            if counted is not None:
+                self._waiting_bytes += counted.values.nbytes + counted.counts.nbytes
 
     def add_now(self, taken: Measurement, value: torch.Tensor) -> list[InForce]:
         """Make rows at once, those included that need the `value`; catches up first.
@@ -112,20 +136,90 @@ class RowMaker:
         key = self.key(taken.seq, taken.layer, taken.tensor, taken.moment)
         health, counted = taken.health, taken.counted
         self.batch.rows["tensors"].append(_tensor_row(key, taken))
+        if taken.is_payload:
+            self._add_payload(key, taken)
+            return []
+        own = taken.payload.in_force() if taken.payload is not None and not taken.framework else None
+        framework = taken.framework if own is None or not self._scales.knows(own.recipe) else (own,)
+        if is_replica(taken.placement, self._rank):
+            self._add_scale_rows(key, [(scale, "framework") for scale in framework])
+            return []
         amax = scaling_amax(health)
-        observed = self._scales.observe(taken.layer, taken.tensor, taken.moment, amax, taken.framework)
+        observed = self._scales.observe(taken.layer, taken.tensor, taken.moment, amax, framework)
         self._add_scale_rows(key, observed)
         if counted is None or not health.n:
             return []
         sourced = self._scales.in_force(taken.tensor, amax or 0.0, observed)
-        self._add_errors(key, value if counted.approx is not None else None, counted, sourced)
-        self.batch.histograms.append(
-            (self._segment, self._rank, taken.seq, _counted_word(taken.dtype)), counted.values, counted.counts
-        )
+        for part in (RowClass(taken, value), *taken.classes):
+            self._add_sums(part, sourced, health)
+        if taken.payload is not None and taken.payload.lost is not None:
+            self._add_lost(key, taken.payload)
         in_force = [s.in_force for s in sourced]
-        if value is not None and is_detailed(taken.moment):
+        if value is not None and taken.detailed and is_detailed(taken.moment):
             self._details.add(self.batch, key, taken.tensor, value, taken.gemm_dtype, amax or 0.0, in_force)
         return in_force
+
+    def _add_sums(self, part: RowClass, sourced: Sequence[Sourced], whole: Health) -> None:
+        """The error sums and the histogram of a tensor, or of some of its rows under the scales of the whole."""
+        taken, counted = part.taken, part.taken.counted
+        key = self.key(taken.seq, taken.layer, taken.tensor, taken.moment)
+        if taken.row_class != "all":
+            self.batch.rows["tensors"].append(_tensor_row(key, taken))
+        if counted is None or not taken.health.n:
+            return
+        self._add_errors(key, part.value if counted.approx is not None else None, counted, sourced, whole)
+        self._add_histogram(taken.seq, "high", counted)
+
+    def _add_histogram(self, seq: int, word: str, counted: Counted) -> None:
+        self.batch.histograms.append((self._segment, self._rank, seq, word), counted.values, counted.counts)
+
+    def _add_payload(self, key: tuple[Any, ...], taken: Measurement) -> None:
+        """What there is to say of codes alone; no history sees them, and no error is theirs."""
+        facts, counted = taken.payload, taken.counted
+        assert facts is not None
+        own = facts.in_force()
+        given = [scale for scale in facts.scales if own is None or (scale.recipe, scale.fmt) != (own.recipe, own.fmt)]
+        self._add_scale_rows(key, [(scale, "framework") for scale in (*given, *((own,) if own else ()))])
+        if facts.block_scales is not None:
+            self._add_block_scales(key, facts, taken.health.n)
+        if counted is None or not taken.health.n:
+            return
+        if not is_replica(taken.placement, self._rank):
+            self._add_histogram(taken.seq, "payload", counted)
+        if taken.health.amax == 0:  # zeros are the same bytes under any scale
+            return
+        message = self._payloads.look((taken.layer, taken.tensor), taken.moment, counted.checksum, facts)
+        if message is not None:
+            event = (self._segment, taken.moment.step, self._rank, time.time(), "payload_differs")
+            self.batch.rows["events"].append((*event, taken.layer, taken.tensor, message))
+
+    def _add_block_scales(self, key: tuple[Any, ...], facts: PayloadFacts, n: int) -> None:
+        assert facts.block_scales is not None
+        nothing = ScaleInForce(
+            facts.recipe or "", facts.fmt, False, None, None, None, None, None, None, None, "per_block"
+        )
+        self._add_scale_rows(key, [(nothing, "framework")])
+        smallest, median, largest = facts.block_scales.tolist()
+        cells: dict[str, Any] = {
+            "recipe": facts.recipe,
+            "fmt": facts.fmt.name,
+            "alternate": False,
+            "sample": "all",
+            "n_total": n,
+            "n_blocks": facts.n_blocks,
+            "scale_min": smallest,
+            "scale_median": median,
+            "scale_max": largest,
+        }
+        rows = self.batch.rows["blocks"]
+        rows.append((*key, *(cells.get(name) for name in rows.column_names[len(key) :])))
+
+    def _add_lost(self, key: tuple[Any, ...], facts: PayloadFacts) -> None:
+        """What the framework's own cast lost of this record."""
+        assert facts.lost is not None
+        sums, own = error_sums(facts.lost), facts.in_force()
+        head = (facts.recipe, facts.fmt.name, False, "payload", "rank", None if own is None else own.scale)
+        self.batch.rows["errors"].append((*key, *head, *_sum_cells(sums)[:-3], None, None, None, None))
 
     def _add_scale_rows(self, key: tuple[Any, ...], observed: Sequence[tuple[ScaleInForce, str]]) -> None:
         rows = self.batch.rows["scales"]
@@ -144,27 +238,33 @@ class RowMaker:
                     s.history_len,
                     s.history_zeros,
                     s.n_rolls,
-                    None,
+                    s.ran,
                     s.set_at_step,
                     s.status,
                 )
             )
 
     def _add_errors(
-        self, key: tuple[Any, ...], value: torch.Tensor | None, counted: Counted, sourced: Sequence[Sourced]
+        self,
+        key: tuple[Any, ...],
+        value: torch.Tensor | None,
+        counted: Counted,
+        sourced: Sequence[Sourced],
+        whole: Health,
     ) -> None:
         known = [s for s in sourced if s.in_force.scale is not None]
         rows = self.batch.rows["errors"]
         for ((recipe, fmt, alternate, scale), source, scope), sums in zip(
-            known, self._error_sums(value, counted, [s.in_force for s in known]), strict=True
+            known, self._error_sums(value, counted, [s.in_force for s in known], whole), strict=True
         ):
             head = (recipe.text, fmt.name, alternate, source, scope, scale)
             rows.append((*key, *head, *_sum_cells(sums), counted.approx))
 
-    def _error_sums(self, value: torch.Tensor | None, counted: Counted, in_force: Sequence[InForce]) -> list[ErrorSums]:
+    def _error_sums(
+        self, value: torch.Tensor | None, counted: Counted, in_force: Sequence[InForce], whole: Health
+    ) -> list[ErrorSums]:
         """Sums for each scale, which is known; of the elements of `value` where there is one, else of the histogram."""
-        health = counted.health
-        amax, amin = scaling_amax(health) or 0.0, health.amin or 0.0
+        amax, amin = scaling_amax(whole) or 0.0, whole.amin or 0.0
         found: dict[int, ErrorSums] = {}
         requests: dict[int, tuple[np.float32, Format]] = {}
         for i, (recipe, fmt, _, scale) in enumerate(in_force):
@@ -184,11 +284,16 @@ class RowMaker:
 
 def _tensor_row(key: tuple[Any, ...], taken: Measurement) -> tuple[Any, ...]:
     health, counted = taken.health, taken.counted
+    dtype, gemm_dtype = dtype_word(taken.dtype), dtype_word(taken.gemm_dtype)
+    if taken.is_payload and taken.payload is not None:
+        dtype = gemm_dtype = DTYPE_WORDS[taken.payload.fmt.name]
     return (
         *key,
-        *tensor_head(taken.shape, taken.dtype, taken.gemm_dtype, key[_RANK], taken.placement, taken.precision_asked),
-        counted is not None,
-        "ok" if health.n else "empty",
+        *tensor_head(
+            taken.shape, dtype, gemm_dtype, key[_RANK], taken.placement, taken.precision_asked, taken.row_class
+        ),
+        counted is not None and not is_replica(taken.placement, key[_RANK]),
+        _status(taken),
         health.n,
         health.n_zero,
         health.n_neg_zero,
@@ -197,24 +302,40 @@ def _tensor_row(key: tuple[Any, ...], taken: Measurement) -> tuple[Any, ...]:
         health.n_neginf,
         *taken.nonfinite_rows,
         health.amin,
-        health.amax,
+        health.amax if health.n else None,
         counted.approx if counted else None,
         counted.checksum if counted else None,
     )
 
 
+def _status(taken: Measurement) -> str:
+    if taken.is_payload and taken.payload is not None and taken.payload.is_alone:
+        return "payload_only"
+    if taken.health.n:
+        return "ok"
+    if taken.placement.shard is not None:
+        return "empty_shard"
+    return "no_tokens" if taken.tensor in _BY_ROWS else "empty"
+
+
+def is_replica(placement: Placement, rank: int) -> bool:
+    """Whether another rank records the same data: then this one takes health and checksum alone."""
+    return placement.replica_of not in (None, rank)
+
+
 def tensor_head(
     shape: Sequence[int],
-    dtype: torch.dtype,
-    gemm_dtype: torch.dtype,
+    dtype: str,
+    gemm_dtype: str,
     rank: int,
     placement: Placement,
     precision_asked: str | None,
+    row_class: str = "all",
 ) -> tuple[Any, ...]:
     """Cells of a row of `tensors` that say what the tensor is, between the record key and `sampled`."""
     text, shard, replica_of = placement
     owner = rank if replica_of is None else replica_of
-    return (list(shape), dtype_word(dtype), dtype_word(gemm_dtype), text, shard, owner, "all", precision_asked)
+    return (list(shape), dtype, gemm_dtype, text, shard, owner, row_class, precision_asked)
 
 
 def scaling_amax(health: Health) -> float | None:
@@ -238,10 +359,6 @@ def _sum_cells(s: ErrorSums) -> tuple[Any, ...]:
         s.low_sum_x2,
         s.low_sum_err2,
     )
-
-
-def _counted_word(dtype: torch.dtype) -> str:
-    return "payload" if dtype.itemsize == 1 else "high"
 
 
 def dtype_word(dtype: torch.dtype) -> str:

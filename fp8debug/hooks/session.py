@@ -24,6 +24,7 @@ from fp8debug.hooks.backends.finding import find_layers
 from fp8debug.hooks.backends.router import BackendRouter
 from fp8debug.hooks.clock import Clock, FinishedStep
 from fp8debug.hooks.emulate.emulation import Emulation
+from fp8debug.hooks.flight import FlightRecorder
 from fp8debug.hooks.measure.engine import Engine
 from fp8debug.hooks.observation import Observation
 from fp8debug.hooks.plan import CapturePlan
@@ -73,8 +74,9 @@ class Session:
         self._segment = 0
         self._recorder = Recorder(engine, plan.recipes, plan.options.rolls, self._segment, rank, plan.options.detail)
         self._roster = Roster()
+        self._flight = FlightRecorder(plan.options, self._recorder, say) if plan.options.trigger else None
         self._observation = Observation(
-            plan, self._recorder, self._roster, self.clock, flush=self.flush, fail=self.fail
+            plan, self._recorder, self._roster, self.clock, flush=self.flush, fail=self.fail, flight=self._flight
         )
         self._backends = BackendRouter()
         self._writer = PartWriter(run_dir, rank)
@@ -132,6 +134,8 @@ class Session:
             self._guarded(self.clock.close)
         if self.active:
             self._guarded(self._note_what_is_missing)
+            if self._flight is not None:
+                self._guarded(partial(self._flight.close, failed=status == "failed"))
             self.flush()
         disabled = self._manifest.status == "disabled"
         self._stop_watching()
@@ -169,7 +173,9 @@ class Session:
         self._recorder.event("disabled", text, step=self.clock.step)
         self._stop_watching()
         with contextlib.suppress(Exception):  # the disk may be what failed
-            self._write_last(self._recorder.take_batch())
+            if self._flight is not None:
+                self._flight.close(failed=False)
+            self._write_last(self._take_batch())
         self._write_manifest()
 
     def _write_last(self, batch: Batch) -> None:
@@ -229,7 +235,10 @@ class Session:
         if self._writer.error is not None:
             raise self._writer.error
         self._flushed_s = time.monotonic()
-        self._writer.submit(self._recorder.take_batch())
+        self._writer.submit(self._take_batch())
+
+    def _take_batch(self) -> Batch:
+        return self._recorder.take_batch() if self._flight is None else self._flight.take_out()
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -237,15 +246,28 @@ class Session:
         self._n_steps += 1
         self._observation.end_step(finished.step)
         report = self.watch.take_report()
-        sampled = self._observation.is_sampled(finished.step)
-        row = partial(report.row, finished, segment=self._segment, rank=self._rank, sampled=sampled)
-        self._recorder.add_step(row)
+        scheduled = self._observation.is_scheduled(finished.step)
+        row = partial(report.row, finished, segment=self._segment, rank=self._rank)
+        if self._flight is None:
+            self._recorder.add_step(partial(row, sampled=scheduled))
+        else:
+            self._flight.end_step(finished, row, report, scheduled=scheduled)
+        if self._n_steps == 1:
+            self._note_unmatched()
         now = time.monotonic()
         is_due = now - self._flushed_s > flush_interval_s(now - self._opened_s)
         if is_due or self._observation.is_full:
             self.flush()
 
+    def _note_unmatched(self) -> None:
+        """Exclusions without an effect: once, when the models of the first step are known."""
+        layers = [(layer.name, layer.raw_name) for layer in self._roster.layers]
+        for text in self._observation.plan.unmatched_exclusions(layers):
+            self._recorder.event("unmatched_exclude", text, step=None)
+
     def _note_what_is_missing(self) -> None:
+        if not self._n_steps:
+            self._note_unmatched()
         skipped, fired = self._observation.skipped, self._recorder.fired
         self._problems += [f"{some(list(names))}: {reason}" for reason, names in skipped.items()]
         if self.watch.n_optimizer_steps and not self._n_steps and fired and not skipped:

@@ -20,7 +20,8 @@ _SCALARS: dict[str, pa.DataType] = {
     "float64": pa.float64(),
     "string": pa.string(),
 }
-_BYTES_PER_ROW = 300
+_NUMBER_BYTES = 28  # a Python number that is no small integer
+_LIST_BYTES = 112
 
 
 def arrow_type(text: str) -> pa.DataType:
@@ -46,6 +47,7 @@ class RowBuffer:
 
     def __init__(self, table: str) -> None:
         self._schema = ARROW_SCHEMAS[table]
+        self._row_bytes = _row_bytes(TABLES[table])
         self._rows: list[tuple[Any, ...] | Callable[[], tuple[Any, ...]]] = []
         self.array_bytes = 0
         """Memory of the arrays that rows refer to, in bytes."""
@@ -66,7 +68,17 @@ class RowBuffer:
     @property
     def n_bytes(self) -> int:
         """Rough memory held, in bytes."""
-        return len(self._rows) * _BYTES_PER_ROW + self.array_bytes
+        return len(self._rows) * self._row_bytes + self.array_bytes
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Rows that are made already."""
+        return [row for row in self._rows if not callable(row)]
+
+    def extend(self, other: RowBuffer) -> None:
+        """Add all rows of `other`, a buffer of the same table."""
+        self._rows += other._rows
+        self.array_bytes += other.array_bytes
 
     def to_arrow(self) -> pa.Table | None:
         """The rows as an Arrow table; None when there is none."""
@@ -75,6 +87,14 @@ class RowBuffer:
         columns = zip(*(row() if callable(row) else row for row in self._rows), strict=True)
         arrays = [pa.array(c, type=f.type) for c, f in zip(columns, self._schema, strict=True)]
         return pa.Table.from_arrays(arrays, schema=self._schema)
+
+
+def _row_bytes(table: Table) -> int:
+    """Rough memory of one row: the tuple and its numbers; texts are shared between rows."""
+    sizes = {"string": 0, "bool": 0}
+    return 64 + sum(
+        8 + (_LIST_BYTES if c.type.startswith("list<") else sizes.get(c.type, _NUMBER_BYTES)) for c in table.columns
+    )
 
 
 class HistogramBuffer:
@@ -97,6 +117,13 @@ class HistogramBuffer:
         self._values.append(values)
         self._counts.append(counts)
         self.n_bytes += values.nbytes + counts.nbytes
+
+    def extend(self, other: HistogramBuffer) -> None:
+        """Add all histograms of `other`."""
+        self._keys += other._keys
+        self._values += other._values
+        self._counts += other._counts
+        self.n_bytes += other.n_bytes
 
     def to_arrow(self) -> pa.Table | None:
         """All histograms as one long Arrow table; None when there is none."""
@@ -132,6 +159,12 @@ class Batch:
     def n_bytes(self) -> int:
         """Rough memory held, in bytes."""
         return self.histograms.n_bytes + sum(b.n_bytes for b in self.rows.values())
+
+    def extend(self, other: Batch) -> None:
+        """Add everything that `other` holds."""
+        for name, buffer in other.rows.items():
+            self.rows[name].extend(buffer)
+        self.histograms.extend(other.histograms)
 
     def to_arrow(self) -> dict[str, pa.Table]:
         """The non-empty tables."""
