@@ -33,7 +33,7 @@ class Moment(NamedTuple):
 
 
 class ScaleInForce(NamedTuple):
-    """A simulated scale at one pass, with what the history was at that moment."""
+    """A scale at one pass, with what the history was at that moment; simulated, or a framework's own."""
 
     recipe: str
     fmt: Format
@@ -42,11 +42,14 @@ class ScaleInForce(NamedTuple):
     """None when it cannot be known: an amax is missing from the history."""
     scale_inv: np.float32 | None
     amax_used: float | None
-    history_len: int
-    history_zeros: int
-    n_rolls: int
+    history_len: int | None
+    """None, as the following numbers: not known of a framework's scale."""
+    history_zeros: int | None
+    n_rolls: int | None
     set_at_step: int | None
     status: str
+    ran: bool | None = None
+    """Whether the module ran between the last two rolls; None when simulated, or not known."""
 
 
 @dataclass(slots=True)

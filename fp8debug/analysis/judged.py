@@ -59,8 +59,8 @@ select
         when max(n_nonzero) < getvariable('min_nonzero') then 'too small'
         else 'warming up'
     end
-from stored.errors
-where not alternate and pass in ('forward', 'backward')
+from errors
+where not alternate and source <> 'payload' and pass in ('forward', 'backward')
 group by recipe, layer, tensor
 order by recipe
 """

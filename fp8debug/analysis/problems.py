@@ -38,7 +38,7 @@ _WHY_NOT = {
     "dw": _NO_GRADIENT,
 }
 
-_SEEN = "select distinct layer, tensor, rank from tensors order by all"
+_SEEN = "select distinct layer, tensor, rank from records order by all"
 
 
 def problems(run: Run, facts: RunFacts, health: Health) -> tuple[Problem, ...]:

@@ -142,7 +142,7 @@ class Recorder:
             (),
             seen.precision_asked,
             seen.placement,
-            facts,
+            payload=facts,
             is_payload=True,
         )
         self._rows.add_later(taken)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fp8debug.errors import UsageError
 from fp8debug.formats import Format
 from fp8debug.recipes import DelayedScaling, Recipe, TensorRecipe, parse_recipe
 from fp8debug.replay import Moment, ScaleInForce, ScaleSimulator
@@ -67,6 +68,13 @@ class ScaleBook:
             Sourced(InForce(self._recipe(s.recipe), s.fmt, s.alternate, s.scale), source, "rank")
             for s, source in observed
         ]
+
+    def knows(self, text: str) -> bool:
+        """Whether a framework's recipe has one scale a tensor and is one of ours, so that it can be simulated."""
+        try:
+            return isinstance(self._recipe(text), (DelayedScaling, TensorRecipe))
+        except UsageError:
+            return False
 
     def _recipe(self, text: str) -> Recipe:
         recipe = self._by_text.get(text)

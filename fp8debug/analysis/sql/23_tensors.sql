@@ -1,3 +1,4 @@
--- One row a record: the health of one tensor at one pass.
+-- One row a record: the health of one tensor at one pass, in high precision and over all its rows.
+-- What the framework's GEMMs read in low precision is in payloads, valid and padding rows apart are in row_classes.
 create or replace view tensors as
-select * from stored.tensors semi join last_segments using (step, segment);
+select * from records where coalesce(row_class, 'all') = 'all' and not is_payload(dtype);

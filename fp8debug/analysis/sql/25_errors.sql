@@ -1,3 +1,3 @@
 -- Sampled: one row a record, recipe and format with the sums of squares; ratios are in tensor_errors.
 create or replace view errors as
-select * from stored.errors semi join last_segments using (step, segment);
+select * from stored.errors semi join tensors using (segment, rank, seq);

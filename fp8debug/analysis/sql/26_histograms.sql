@@ -4,4 +4,5 @@ select
     t.segment, t.step, t.microbatch, t.call, t.pass, t.rank, t.layer, t.tensor, t.seq,
     h.counted, h.value, h.count, t.approx
 from stored.histograms as h
-join tensors as t using (segment, rank, seq);
+join records as t using (segment, rank, seq)
+where coalesce(t.row_class, 'all') = 'all';

@@ -45,6 +45,7 @@ select
     per_fmt(e.fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')) as healthy_sqnr_db,
     greatest(0, healthy_sqnr_db - least(sqnr_db, sqnr_low_db)) as db_lost,
     coalesce(t.approx, e.approx) as approx
-from stored.errors as e
+from judged_errors as e
 join tensors as t using (segment, rank, seq)
-left join stored.scales as s using (segment, rank, seq, recipe, fmt);
+left join judged_scales as s using (segment, rank, seq, recipe, fmt)
+where e.source <> 'payload';

@@ -98,10 +98,10 @@ def _passes(selection: Selection, *, reduced: bool) -> str:
         from (
             select
                 t.segment, t.rank, t.seq, t.step, t.microbatch, t.call, t.pass, t.layer, t.tensor,
-                kernel_amax(t.amax, t.n_posinf, t.n_neginf) as amax, r.record
+                kernel_amax(case when t.n = 0 then 0 else t.amax end, t.n_posinf, t.n_neginf) as amax, r.record
             from tensors as t
             left join (select record, segment, rank, seq from whatif_records) as r using (segment, rank, seq)
-            where status in ('ok', 'empty') and {TRAINING_PASSES} and {selection.operands}
+            where status in ('ok', 'empty', 'no_tokens', 'empty_shard') and {TRAINING_PASSES} and {selection.operands}
         )
         {window}
         order by segment, rank, seq

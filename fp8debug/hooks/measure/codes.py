@@ -110,9 +110,13 @@ def sparse(counts: npt.NDArray[np.int64], dtype: torch.dtype) -> tuple[npt.NDArr
 
 def health_of_codes(counts: npt.NDArray[np.int64], dtype: torch.dtype) -> Health:
     """Derive the health from the occurrences of each code of `dtype`, (256,) or (65536,)."""
-    table = code_table(dtype)
+    return health_of_values(code_table(dtype).values, counts)
+
+
+def health_of_values(values: npt.NDArray[np.float32], counts: npt.NDArray[np.int64]) -> Health:
+    """Derive the health from the occurrences of each value, (k,) both."""
     present = np.flatnonzero(counts != 0)  # of booleans is faster than of integers
-    values, counts = table.values[present], counts[present]
+    values, counts = values[present], counts[present]
     zero = values == 0
     magnitudes = np.abs(values[np.isfinite(values)])
     nonzero = magnitudes[magnitudes > 0]
