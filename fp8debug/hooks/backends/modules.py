@@ -1,4 +1,4 @@
-"""Module hooks on nn.Linear: `x`, `w` and `y` in the forward hook, gradients by tensor hooks.
+"""Hooks on modules of the known kinds: `x`, `w` and `y` in the forward hook, gradients by tensor hooks.
 
 `dy` is taken on the output, `dx` on a view of the input, `dw` on the weight.
 
@@ -11,14 +11,17 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fp8debug.hooks.backends.base import FoundLayer, Observer
-from fp8debug.hooks.observed import Observed
+from fp8debug.hooks.backends.kinds import kind_of
+from fp8debug.hooks.backends.placement import WeightPlacements, megatron_placements, placement_of
+from fp8debug.hooks.backends.precision import high_precision, precision_asked
+from fp8debug.hooks.observed import LOCAL, Observed, Placement
 from fp8debug.hooks.transforms import has_data
 from fp8debug.replay import Moment
 
@@ -27,21 +30,27 @@ class ModuleBackend:
     """Captures modules of the known kinds."""
 
     def __init__(self) -> None:
-        self._handles: list[RemovableHandle] = []
+        self._handles: dict[str, list[RemovableHandle]] = {}
 
     def attach(self, model: nn.Module, layers: Sequence[FoundLayer], observer: Observer) -> None:
-        """Hook the layers."""
+        """Hook the layers; whatever had one of their names before is let go."""
+        weights = WeightPlacements(model)
         for layer in layers:
-            hook = ForwardHook(observer, layer.name, id(layer.module), self._handles.append)
-            self._handles.append(layer.module.register_forward_hook(hook, prepend=True, with_kwargs=True))
+            self._release(layer.name)
+            handles = self._handles[layer.name] = []
+            hook = ForwardHook(observer, layer, weights, handles.append)
+            handles.append(layer.module.register_forward_hook(hook, prepend=True, with_kwargs=True))
             if "dx" in observer.tensors:
-                self._handles.append(layer.module.register_forward_pre_hook(InputIsolation(), with_kwargs=True))
+                handles.append(layer.module.register_forward_pre_hook(InputIsolation(), with_kwargs=True))
 
     def detach(self) -> None:
         """Remove our hooks and no others."""
-        for handle in self._handles:
+        for name in tuple(self._handles):
+            self._release(name)
+
+    def _release(self, name: str) -> None:
+        for handle in self._handles.pop(name, ()):
             handle.remove()
-        self._handles.clear()
 
 
 class ModuleHook:
@@ -62,18 +71,32 @@ class InputIsolation(ModuleHook):
         if not isinstance(x, torch.Tensor) or not x.requires_grad:
             return None
         own = x.view_as(x)
-        return ((own, *args[1:]), kwargs) if args else (args, kwargs | {"input": own})
+        return ((own, *args[1:]), kwargs) if args else (args, kwargs | {_input_name(kwargs): own})
 
 
 class ForwardHook(ModuleHook):
-    """Forward hook of one layer."""
+    """Forward hook of one layer; knows the layer's module by its address alone."""
 
-    def __init__(self, observer: Observer, name: str, layer_id: int, keep: Callable[[RemovableHandle], None]) -> None:
+    def __init__(
+        self,
+        observer: Observer,
+        layer: FoundLayer,
+        weights: WeightPlacements,
+        keep: Callable[[RemovableHandle], None],
+    ) -> None:
+        kind = kind_of(layer.module)
         self._observer = observer
-        self._name = name
-        self._layer_id = layer_id
+        self._name = layer.name
+        self._layer_id = id(layer.module)
+        self._kind = layer.kind
+        self._parameter = layer.parameter
+        self._transposed = kind is not None and kind.transposed
+        self._takes_weight = kind is not None and kind.takes_weight
+        self._weights = weights
         self._keep = keep
-        self._weight: weakref.ref[nn.Parameter] | None = None
+        self._weight: weakref.ref[torch.Tensor] | None = None
+        self._said: set[str] = set()
+        self._gemms: dict[tuple[torch.dtype, torch.dtype, int], dict[str, Gemm]] = {}
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if torch.compiler.is_compiling():  # nothing real to see: these are the compiler's stand-ins
@@ -82,11 +105,16 @@ class ForwardHook(ModuleHook):
         if not observer.active:
             return
         try:
-            self._observe(observer, module, _input(args, kwargs), _first_tensor(output))
+            weight = _stored_weight(module, self._parameter)
+            if self._takes_weight:
+                weight = _given_weight(args, kwargs, weight)
+            self._observe(observer, module, _input(args, kwargs), weight, _first_tensor(output))
         except Exception as error:  # whatever goes wrong in here is ours and must not reach the training
             observer.fail(error)
 
-    def _observe(self, observer: Observer, module: nn.Module, x: Any, y: torch.Tensor | None) -> None:
+    def _observe(
+        self, observer: Observer, module: nn.Module, x: Any, weight: torch.Tensor | None, y: torch.Tensor | None
+    ) -> None:
         if y is None or not isinstance(x, torch.Tensor):
             observer.skip(self._name, f"takes {type(x).__name__}, expected a tensor in and out: not captured")
             return
@@ -96,29 +124,88 @@ class ForwardHook(ModuleHook):
         if not (has_data(x) and has_data(y)):
             return
         moment = observer.clock.forward(self._layer_id, module.training)
-        gemm_dtype = y.dtype
-        if "x" in observer.tensors:
-            observer.observe(Observed(self._name, "x", x, gemm_dtype, moment))
-        if "w" in observer.tensors and observer.wants_weight(self._name, moment):
-            weight = _stored_weight(module)
-            if weight is not None:
-                observer.observe(Observed(self._name, "w", weight, gemm_dtype, moment))
-        if "y" in observer.tensors:
-            observer.observe(Observed(self._name, "y", y, gemm_dtype, moment))
-        if y.requires_grad and moment.pass_ != "eval":
-            _gemm_result(y).register_hook(GradientHook(observer, self._name, "dy", gemm_dtype, moment, y.shape))
-        if "dx" in observer.tensors and x.requires_grad and moment.pass_ != "eval":
-            x.register_hook(GradientHook(observer, self._name, "dx", gemm_dtype, moment, x.shape))
-        if "dw" in observer.tensors and moment.pass_ != "eval":
-            self._watch_weight(observer, module._parameters.get("weight"), gemm_dtype)
+        gemm_dtype, high = y.dtype, high_precision(x, weight)
+        gemms = self._gemms_of(module, gemm_dtype, high, x.dim())
+        if gemm_dtype is not high and high.is_floating_point and high.itemsize > 1:
+            self._say_once(observer, "precision_differs", f"asked to run in {high}, ran in {gemm_dtype}")
+        wanted = observer.tensors
+        if "x" in wanted:
+            observer.observe(gemms["x"].seen(x, moment))
+        if "w" in wanted and observer.wants_weight(self._name, moment):
+            self._observe_weight(observer, module, weight, gemms["w"], moment)
+        if "y" in wanted:
+            observer.observe(gemms["y"].seen(y, moment))
+        if moment.pass_ == "eval":
+            return
+        if y.requires_grad:
+            _gemm_result(y).register_hook(GradientHook(observer, gemms["dy"], moment, y.shape))
+        if "dx" in wanted and x.requires_grad:
+            x.register_hook(GradientHook(observer, gemms["dx"], moment, x.shape))
+        if "dw" in wanted:
+            self._watch_weight(observer, weight, gemms["dw"])
 
-    def _watch_weight(self, observer: Observer, weight: torch.Tensor | None, gemm_dtype: torch.dtype) -> None:
+    def _gemms_of(self, module: nn.Module, gemm_dtype: torch.dtype, high: torch.dtype, n_dims: int) -> dict[str, Gemm]:
+        """What is the same in every call that computes so."""
+        key = gemm_dtype, high, n_dims
+        if key not in self._gemms:
+            shares = megatron_placements(module, self._kind, n_dims)
+            self._gemms[key] = {
+                t: Gemm(self._name, t, gemm_dtype, precision_asked(module, t, high), shares.get(t, LOCAL))
+                for t in ("x", "w", "dy", "y", "dx", "dw")
+            }
+        return self._gemms[key]
+
+    def _observe_weight(
+        self, observer: Observer, module: nn.Module, weight: torch.Tensor | None, gemm: Gemm, moment: Moment
+    ) -> None:
+        if weight is None:
+            self._say_once(observer, "not_captured", "its weight is computed on access: w is not recorded", "w")
+            return
+        oriented = weight.detach().t() if self._transposed else weight
+        local, placement = placement_of(oriented, gemm.placement)
+        placement = self._weights.of(module, self._parameter, weight, placement, moment.step)
+        observer.observe(gemm.observed(local, placement, moment))
+
+    def _watch_weight(self, observer: Observer, weight: torch.Tensor | None, gemm: Gemm) -> None:
         """Hook a weight that is trained, once for as long as the layer has it."""
         if not isinstance(weight, nn.Parameter) or not weight.requires_grad:
             return
         if self._weight is None or self._weight() is not weight:
             self._weight = weakref.ref(weight)
-            self._keep(weight.register_hook(WeightGradientHook(observer, self._name, gemm_dtype)))
+            self._keep(weight.register_hook(WeightGradientHook(observer, gemm, self._transposed)))
+
+    def _say_once(self, observer: Observer, kind: str, message: str, tensor: str | None = None) -> None:
+        if kind not in self._said:
+            self._said.add(kind)
+            observer.note(kind, message, self._name, tensor)
+
+
+class Gemm(NamedTuple):
+    """What all records of one tensor of one call have in common."""
+
+    layer: str
+    tensor: str
+    dtype: torch.dtype
+    """What the GEMM ran in."""
+    precision_asked: str | None
+    placement: Placement
+    """Of a tensor that does not say its own."""
+
+    def seen(self, value: torch.Tensor, moment: Moment) -> Observed:
+        """The tensor with the placement that it says itself."""
+        return self.observed(*placement_of(value, self.placement), moment)
+
+    def observed(self, local: torch.Tensor, placement: Placement, moment: Moment) -> Observed:
+        """What this rank holds of the tensor."""
+        return Observed(
+            self.layer,
+            self.tensor,
+            local,
+            self.dtype,
+            moment,
+            precision_asked=self.precision_asked,
+            placement=placement,
+        )
 
 
 class GradientHook:
@@ -126,19 +213,9 @@ class GradientHook:
 
     __torch_unserializable__ = True  # saves the warning when somebody saves the tensor
 
-    def __init__(
-        self,
-        observer: Observer,
-        layer: str,
-        tensor: str,
-        gemm_dtype: torch.dtype,
-        moment: Moment,
-        shape: torch.Size,
-    ) -> None:
+    def __init__(self, observer: Observer, gemm: Gemm, moment: Moment, shape: torch.Size) -> None:
         self._observer = observer
-        self._layer = layer
-        self._tensor = tensor
-        self._gemm_dtype = gemm_dtype
+        self._gemm = gemm
         self._moment = moment._replace(pass_="backward")
         self._shape = shape
 
@@ -148,10 +225,10 @@ class GradientHook:
             return
         try:
             observer.clock.backward()
-            if self._tensor in observer.tensors:
+            if self._gemm.tensor in observer.tensors:
                 if gradient.shape != self._shape:  # that of the GEMM's own result
                     gradient = gradient.view(self._shape)
-                observer.observe(Observed(self._layer, self._tensor, gradient, self._gemm_dtype, self._moment))
+                observer.observe(self._gemm.seen(gradient, self._moment))
         except Exception as error:  # as in ForwardHook
             observer.fail(error)
 
@@ -159,23 +236,29 @@ class GradientHook:
 class WeightGradientHook:
     """Tensor hook on a weight: reports what one backward adds to its gradient, over all uses of the weight."""
 
-    def __init__(self, observer: Observer, layer: str, gemm_dtype: torch.dtype) -> None:
+    def __init__(self, observer: Observer, gemm: Gemm, transposed: bool) -> None:
         self._observer = observer
-        self._layer = layer
-        self._gemm_dtype = gemm_dtype
+        self._gemm = gemm
+        self._transposed = transposed
 
     def __call__(self, gradient: torch.Tensor) -> None:
         observer = self._observer
         if not observer.active:
             return
         try:
-            observer.observe(Observed(self._layer, "dw", gradient, self._gemm_dtype, observer.clock.weight_gradient()))
+            oriented = gradient.detach().t() if self._transposed else gradient
+            observer.observe(self._gemm.seen(oriented, observer.clock.weight_gradient()))
         except Exception as error:  # as in ForwardHook
             observer.fail(error)
 
 
 def _input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return args[0] if args else kwargs.get("input")
+    return args[0] if args else kwargs.get(_input_name(kwargs))
+
+
+def _input_name(kwargs: dict[str, Any]) -> str:
+    """What the caller calls the input: nn.Linear has it as `input`, Megatron as `input_`, Conv1D as `x`."""
+    return next((name for name in ("input", "input_", "x") if name in kwargs), "input")
 
 
 def _gemm_result(y: torch.Tensor) -> torch.Tensor:
@@ -196,7 +279,13 @@ def _first_tensor(output: Any) -> torch.Tensor | None:
     return output if isinstance(output, torch.Tensor) else None
 
 
-def _stored_weight(module: nn.Module) -> torch.Tensor | None:
+def _stored_weight(module: nn.Module, name: str) -> torch.Tensor | None:
     """The weight as it is stored. A parametrized one is computed on access, which could change the training."""
-    weight = module._parameters.get("weight")
-    return weight if weight is not None else module.__dict__.get("weight")
+    weight = module._parameters.get(name)
+    return weight if weight is not None else module.__dict__.get(name)
+
+
+def _given_weight(args: tuple[Any, ...], kwargs: dict[str, Any], stored: torch.Tensor | None) -> torch.Tensor | None:
+    """The weight that the caller gives to one call, as for tied embeddings; else the stored one."""
+    given = args[1] if len(args) > 1 else kwargs.get("weight")
+    return given if isinstance(given, torch.Tensor) else stored
