@@ -33,13 +33,16 @@ class Roster:
         self.roots: list[str] = []
         self.layers: list[LayerInfo] = []
         self._modules: dict[str, weakref.ref[nn.Module]] = {}
+        self._weight_names: dict[str, str] = {}
 
     def add(self, found: Sequence[FoundLayer], taken: Collection[str]) -> None:
-        """Enter the layers of one model; those whose names are in `taken` are recorded."""
+        """Enter layers of one model, in the place of those of the same names; those named in `taken` are recorded."""
         self._modules |= {layer.name: weakref.ref(layer.module) for layer in found if layer.name in taken}
-        self.roots += sorted({layer.root for layer in found})
-        self.layers += [
-            LayerInfo(
+        self._weight_names |= {layer.name: layer.parameter for layer in found}
+        self.roots += sorted({layer.root for layer in found} - set(self.roots))
+        known = {layer.name: layer for layer in self.layers}
+        known |= {
+            layer.name: LayerInfo(
                 name=layer.name,
                 raw_name=layer.raw_name,
                 class_name=type(layer.module).__name__,
@@ -52,12 +55,22 @@ class Roster:
                 kind=layer.kind,
             )
             for layer in found
-        ]
+        }
+        self.layers = list(known.values())
 
     def module(self, layer: str) -> nn.Module | None:
         """The module of a taken layer; None once it is gone."""
         reference = self._modules.get(layer)
         return None if reference is None else reference()
+
+    def layer_of_weight(self) -> dict[int, str]:
+        """Names of the taken layers by the id of the weight that they hold now."""
+        weights = {
+            name: module._parameters.get(self._weight_names[name])
+            for name, reference in list(self._modules.items())
+            if (module := reference()) is not None
+        }
+        return {id(weight): name for name, weight in reversed(weights.items()) if weight is not None}
 
     def absent(self, fired: Collection[str]) -> list[Absence]:
         """Layers that were matched but are not among `fired`."""

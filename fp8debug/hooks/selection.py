@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fp8debug.errors import UsageError, nearest
@@ -15,6 +15,16 @@ _PREFIXES = "module., _orig_mod., _fsdp_wrapped_module. and _checkpoint_wrapped_
 def canonical_name(raw_name: str) -> str:
     """Drop the path segments that wrappers (DDP, compile, FSDP, checkpointing) put into a module's name."""
     return ".".join(part for part in raw_name.split(".") if part not in WRAPPER_SEGMENTS)
+
+
+def global_name(raw_name: str, numbers: Mapping[str, int]) -> str:
+    """The name with the numbers that modules have in the whole model, where a pipeline stage counts its own from 0.
+
+    Args:
+        numbers: raw name of a module -> its number in the whole model.
+    """
+    parts = raw_name.split(".")
+    return ".".join(str(numbers.get(".".join(parts[: i + 1]), part)) for i, part in enumerate(parts))
 
 
 def compile_patterns(patterns: Iterable[str], option: str) -> tuple[re.Pattern[str], ...]:

@@ -21,6 +21,7 @@ from torch import nn
 from fp8debug.errors import some
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.finding import find_layers
+from fp8debug.hooks.backends.reattach import Reattachment
 from fp8debug.hooks.backends.router import BackendRouter
 from fp8debug.hooks.clock import Clock, FinishedStep
 from fp8debug.hooks.emulate.emulation import Emulation
@@ -79,6 +80,7 @@ class Session:
             plan, self._recorder, self._roster, self.clock, flush=self.flush, fail=self.fail, flight=self._flight
         )
         self._backends = BackendRouter()
+        self._replacements = Reattachment(self._observation, plan.options.backend, self.attach_layers, say)
         self._writer = PartWriter(run_dir, rank)
         self._n_steps = 0
         self._problems: list[str] = []
@@ -118,6 +120,7 @@ class Session:
                 self._recorder.event("not_emulated", reason, step=None, layer=name)
         self._backends.attach(model, taken, self._observation)
         self._roster.add(found, {layer.name for layer in taken})
+        self._replacements.watch(model, found)
         self._write_manifest()
         return list(found)
 
@@ -245,6 +248,7 @@ class Session:
     def _on_step_end(self, finished: FinishedStep) -> None:
         self._n_steps += 1
         self._observation.end_step(finished.step)
+        self._replacements.check()
         report = self.watch.take_report()
         scheduled = self._observation.is_scheduled(finished.step)
         row = partial(report.row, finished, segment=self._segment, rank=self._rank)
@@ -287,6 +291,7 @@ class Session:
         self._observation.active = False
         self._observation.drop()
         self._backends.detach()
+        self._replacements.stop()
         self.watch.stop()
 
     def _guarded(self, action: Callable[[], None]) -> None:

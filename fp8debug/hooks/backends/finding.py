@@ -8,7 +8,7 @@ from torch import nn
 
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.kinds import kind_of
-from fp8debug.hooks.selection import canonical_name
+from fp8debug.hooks.selection import canonical_name, global_name
 
 
 def find_layers(model: nn.Module, prefix: str = "", backend: str = "auto") -> list[FoundLayer]:
@@ -21,10 +21,12 @@ def find_layers(model: nn.Module, prefix: str = "", backend: str = "auto") -> li
         backend: as `CaptureOptions.backend`.
     """
     layers = [(raw, module, kind) for raw, module in model.named_modules() if (kind := kind_of(module)) is not None]
-    uses = Counter(canonical_name(raw) for raw, *_ in layers)
+    numbers = _global_numbers(model)
+    names = {raw: canonical_name(global_name(raw, numbers)) for raw, *_ in layers}
+    uses = Counter(names.values())
     found = []
     for raw, module, kind in layers:
-        canonical = canonical_name(raw)
+        canonical = names[raw]
         k, n = kind.features(module)
         found.append(
             FoundLayer(
@@ -43,3 +45,16 @@ def find_layers(model: nn.Module, prefix: str = "", backend: str = "auto") -> li
 def gemm_modules(model: nn.Module) -> set[nn.Module]:
     """Modules below `model` that own the weight of a GEMM."""
     return {module for module in model.modules() if kind_of(module) is not None}
+
+
+def _global_numbers(model: nn.Module) -> dict[str, int]:
+    """Raw name of each module whose number in the whole model is not its own: a pipeline stage counts from 0.
+
+    Megatron's `layer_number` counts from 1. Where it is less than that, it means something else.
+    """
+    numbers = {}
+    for raw, module in model.named_modules():
+        number, own = module.__dict__.get("layer_number"), raw.rpartition(".")[2]
+        if isinstance(number, int) and own.isdecimal() and number - 1 > int(own):
+            numbers[raw] = number - 1
+    return numbers
