@@ -98,6 +98,17 @@ class Observation:
         self._weights_seen.add((layer, moment.step))
         return True
 
+    def miss(
+        self,
+        layer: str,
+        tensor: str,
+        moment: Moment,
+        framework: Sequence[ScaleInForce] = (),
+        amax: Callable[[], float] | None = None,
+    ) -> None:
+        """Let histories know of a pass whose tensor cannot be seen."""
+        self._recorder.miss(layer, tensor, moment, framework, amax)
+
     def skip(self, layer: str, reason: str) -> None:
         """Note, once a layer, that it cannot be captured."""
         self._recorder.fired.add(layer)

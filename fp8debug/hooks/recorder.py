@@ -14,12 +14,12 @@ from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health, nonfinite_rows
 from fp8debug.hooks.observed import Observed, Payload
 from fp8debug.hooks.payloads import PayloadFacts, count_codes, decoded, facts_of, is_codes, payload_of
-from fp8debug.hooks.rows import Measurement, RowMaker, dtype_word, is_replica, scaling_amax, tensor_head
+from fp8debug.hooks.rows import Measurement, Missed, RowMaker, dtype_word, is_replica, scaling_amax, tensor_head
 from fp8debug.hooks.scales import InForce
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.transforms import outside_transforms, unwrapped
 from fp8debug.recipes import Recipe
-from fp8debug.replay import Moment
+from fp8debug.replay import Moment, ScaleInForce
 
 
 class Facts(NamedTuple):
@@ -162,6 +162,19 @@ class Recorder:
     def precision_differs(self) -> dict[str, tuple[str, str]]:
         """Layers that were asked to run in FP8 of which nothing in FP8 was seen: what was asked, and what ran."""
         return {layer: words for layer, words in self._asked_low.items() if layer not in self._ran_low}
+
+    def miss(
+        self,
+        layer: str,
+        tensor: str,
+        moment: Moment,
+        framework: Sequence[ScaleInForce],
+        amax: Callable[[], float] | None,
+    ) -> None:
+        """Take what is known of a pass whose tensor nobody could see; see `Observer.miss`."""
+        with self._lock:
+            self.fired.add(layer)
+            self._rows.add_missed(Missed(next(self._seq), layer, tensor, moment, framework, amax))
 
     def add_cells(
         self, table: str, layer: str, tensor: str, moment: Moment, seq: int, cells: Iterable[tuple[Any, ...]]

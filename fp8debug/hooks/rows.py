@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -71,6 +71,19 @@ class RowClass(NamedTuple):
     """Those rows, where they are needed at once."""
 
 
+class Missed(NamedTuple):
+    """A pass whose tensor nobody could see."""
+
+    seq: int
+    layer: str
+    tensor: str
+    moment: Moment
+    framework: Sequence[ScaleInForce]
+    """Scales that the framework itself had in force."""
+    amax: Callable[[], float] | None
+    """The framework's own; None when it is not known."""
+
+
 class RowMaker:
     """Turns measurements into rows of a batch. Simulated histories live here: order matters."""
 
@@ -88,7 +101,7 @@ class RowMaker:
         self._details = DetailMaker(engine, recipes, detail)
         self._segment = segment
         self._rank = rank
-        self._waiting: deque[Measurement] = deque()
+        self._waiting: deque[Measurement | Missed] = deque()
         self._waiting_bytes = 0
         self._payloads = PayloadWatch()
         self.batch = Batch()
@@ -105,6 +118,10 @@ class RowMaker:
             if counted is not None:
                 self._waiting_bytes += counted.values.nbytes + counted.counts.nbytes
 
+    def add_missed(self, missed: Missed) -> None:
+        """Keep, in its place, a pass that histories must know of."""
+        self._waiting.append(missed)
+
     def add_now(self, taken: Measurement, value: torch.Tensor) -> list[InForce]:
         """Make rows at once, those included that need the `value`; catches up first.
 
@@ -119,7 +136,11 @@ class RowMaker:
         """Make the rows of all that waits."""
         self._waiting_bytes = 0
         while self._waiting:
-            self._add(self._waiting.popleft(), None)
+            taken = self._waiting.popleft()
+            if isinstance(taken, Missed):
+                self._add_missed(taken)
+            else:
+                self._add(taken, None)
 
     def take_batch(self) -> Batch:
         """Hand over all rows."""
@@ -131,6 +152,11 @@ class RowMaker:
         """The record key's cells."""
         step, microbatch, call, pass_ = moment
         return (self._segment, step, microbatch, call, pass_, self._rank, layer, tensor, seq)
+
+    def _add_missed(self, missed: Missed) -> None:
+        seq, layer, tensor, moment, framework, amax = missed
+        observed = self._scales.observe(layer, tensor, moment, None if amax is None else amax(), framework)
+        self._add_scale_rows(self.key(seq, layer, tensor, moment), observed)
 
     def _add(self, taken: Measurement, value: torch.Tensor | None) -> list[InForce]:
         key = self.key(taken.seq, taken.layer, taken.tensor, taken.moment)

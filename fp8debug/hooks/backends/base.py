@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from fp8debug.hooks.clock import Clock
 from fp8debug.hooks.observed import Observed
-from fp8debug.replay import Moment
+from fp8debug.replay import Moment, ScaleInForce
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,21 @@ class Observer(Protocol):
 
     def wants_weight(self, layer: str, moment: Moment) -> bool:
         """Whether `w` of the layer is still to be taken in this step; True once."""
+
+    def miss(
+        self,
+        layer: str,
+        tensor: str,
+        moment: Moment,
+        framework: Sequence[ScaleInForce] = (),
+        amax: Callable[[], float] | None = None,
+    ) -> None:
+        """A training pass of a tensor that cannot be seen: it has no record, and histories know that they miss one.
+
+        Args:
+            framework: scales that the framework itself had in force.
+            amax: the framework's own, asked for later, when nobody has to wait for the device; None: not known.
+        """
 
     def skip(self, layer: str, reason: str) -> None:
         """The layer cannot be captured; said once."""
