@@ -120,6 +120,20 @@ class RunDir:
         """Replace `run.json` atomically."""
         _replace(self.manifest_path, manifest)
 
+    def create_manifest(self, manifest: Manifest) -> None:
+        """Write `run.json` where there is none, never over another one."""
+        if self.manifest_path.exists():
+            return
+        temporary = _write_beside(self.manifest_path, manifest)
+        try:
+            os.link(temporary, self.manifest_path)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            os.replace(temporary, self.manifest_path)
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+
     def write_rank(self, info: RankInfo) -> None:
         """Replace `rank=R.json` atomically."""
         _replace(self.rank_path(info.rank), info)
@@ -134,9 +148,13 @@ class RunDir:
 
 
 def _replace(path: Path, content: Manifest | RankInfo) -> None:
+    os.replace(_write_beside(path, content), path)
+
+
+def _write_beside(path: Path, content: Manifest | RankInfo) -> Path:
     temporary = path.with_suffix(f".json.tmp{os.getpid()}")
     temporary.write_text(json.dumps(asdict(content), indent=1, default=str) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    return temporary
 
 
 def _read_text(run: Path, manifest: Path) -> str:

@@ -20,6 +20,8 @@ PREFIX = "FP8DEBUG_"
 RUN_DIR_VARIABLE = "FP8DEBUG_RUN_DIR"
 """Set by a launcher for all the ranks that it starts; stronger than FP8DEBUG_OUT."""
 CONFIG_VARIABLE = "FP8DEBUG_CONFIG"
+LAUNCH_VARIABLE = "FP8DEBUG_LAUNCH"
+"""A text of one's choice that all ranks of one launch share, and no other launch has; launchers of ours set it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +104,10 @@ def load_options(
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     known = {setting.environment: field for field, setting in SETTINGS.items()} | {RUN_DIR_VARIABLE: "out"}
-    ours = {name for name, value in environment.items() if name.startswith(PREFIX) and value} - {CONFIG_VARIABLE}
+    ours = {name for name, value in environment.items() if name.startswith(PREFIX) and value}
+    ours -= {CONFIG_VARIABLE, LAUNCH_VARIABLE}
     for variable in sorted(ours - set(known)):
-        raise _unknown("environment", variable, [*known, CONFIG_VARIABLE])
+        raise _unknown("environment", variable, [*known, CONFIG_VARIABLE, LAUNCH_VARIABLE])
     return {field: _parsed(SETTINGS[field], name, environment[name]) for name, field in known.items() if name in ours}
 
 

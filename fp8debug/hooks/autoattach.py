@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from fp8debug.hooks.clock import in_backward
 from fp8debug.hooks.emulate.emulation import explain_nothing
 from fp8debug.hooks.emulate.linear import emulated_forward, replace_result
 from fp8debug.hooks.entry import matched_line, open_session
-from fp8debug.hooks.launch import check_run_path, rank_and_world, resolve_run_path
+from fp8debug.hooks.launch import NoSharedRun, find_place
 from fp8debug.hooks.module_calls import ModuleCalls
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.roots import find_roots, is_trainable
@@ -76,10 +77,16 @@ class AutoAttach:
             Fp8DebugError: a bad option, or a run directory that is in use.
         """
         self._plan = CapturePlan.from_options(self._options)
-        rank, world = rank_and_world()
-        path = resolve_run_path(self._options.out, self._script, self._options.name, world)
-        check_run_path(path, force=self._options.force, rank=rank, world=world)
+        place = find_place(self._options, self._script)
+        if place.world > 1 and self._options.force:  # while nobody waits for this rank: an old run must not be joined
+            self._say_moved(place.prepare(force=True))
+        else:
+            place.check(force=self._options.force)
         self._find_again()
+
+    def _say_moved(self, moved: Path | None) -> None:
+        if moved is not None:
+            self._say(f"fp8debug: the old run was renamed to {moved}")
 
     def flush(self) -> None:
         """Hand what was collected to the writer."""
@@ -112,6 +119,9 @@ class AutoAttach:
                     self._attach_roots(find_roots(module))
                     if emulated_forward(module) is not before:
                         replace_result(module)
+        except NoSharedRun as error:  # a process group has come since the start
+            self._calls.stop()
+            raise StopBeforeTraining(2, str(error)) from error
         except Exception as error:  # ours, never the training's
             self._give_up(error)
 

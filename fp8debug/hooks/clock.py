@@ -38,6 +38,8 @@ class Clock:
 
     def __init__(self, on_step_end: Callable[[FinishedStep], None]) -> None:
         self.step = 0
+        self.first_step: Callable[[int | None], int] | None = None
+        """Asked once, when the first step begins, what its number is; it is given what a trainer says, or None."""
         self.microbatch = 0
         self._on_step_end = on_step_end
         self._manual = False
@@ -52,10 +54,12 @@ class Clock:
     @property
     def upcoming(self) -> int:
         """The step that a training forward starting now belongs to."""
+        self._settle()
         return self.step + 1 if self._stepped and not self._manual else self.step
 
     def forward(self, layer_id: Hashable, training: bool) -> Moment:
         """A layer's forward is being observed; opens the next step or micro-batch when one is due."""
+        self._settle()
         if in_backward():
             pass_ = "recompute"
         elif not training or torch.is_inference_mode_enabled():
@@ -85,11 +89,13 @@ class Clock:
     def advance(self) -> None:
         """The user says that the step is over; from now on only the user does."""
         self._manual = True
+        self._settle()
         self._end_step()
 
     def begin(self, step: int) -> None:
         """A trainer says that `step` begins now, which ends another one; from now on only the trainer ends steps."""
         self._manual = True
+        self._settle(step)
         if step != self.step:
             if self._forward_seen:
                 self._end_step()
@@ -99,6 +105,11 @@ class Clock:
         """The run is over: end the step that is open, if anything was seen in it."""
         if self._forward_seen:
             self._end_step()
+
+    def _settle(self, told: int | None = None) -> None:
+        if self.first_step is not None:
+            ask, self.first_step = self.first_step, None
+            self.step = ask(told)
 
     def _open_if_due(self) -> None:
         if self._stepped and not self._manual:

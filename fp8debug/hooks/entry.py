@@ -15,10 +15,11 @@ from fp8debug.errors import UsageError
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.finding import find_layers
 from fp8debug.hooks.emulate.emulation import explain_nothing
-from fp8debug.hooks.launch import point_latest, prepare_run_path, rank_and_world, resolve_run_path
+from fp8debug.hooks.launch import find_place, point_latest
 from fp8debug.hooks.manifest import new_manifest
 from fp8debug.hooks.measure.loading import load_engine
 from fp8debug.hooks.plan import CapturePlan
+from fp8debug.hooks.resume import go_on
 from fp8debug.hooks.say import nowhere, on_stderr
 from fp8debug.hooks.selection import one_or_more
 from fp8debug.hooks.session import Session
@@ -36,22 +37,26 @@ def open_session(
     """Make the run directory and open a session on it; no model is attached yet.
 
     Raises:
-        Fp8DebugError: the directory is taken or not empty, or the ranks share no run id.
+        Fp8DebugError: the directory is taken or not empty, the ranks share no run id, or there is no run to resume.
     """
     options = plan.options
-    rank, world = rank_and_world()
-    path = resolve_run_path(options.out, script, options.name, world)
+    place = find_place(options, script)
     engine = load_engine(options.engine)  # may refuse: before anything is made or moved
-    moved = prepare_run_path(path, force=options.force, rank=rank, world=world)
+    moved = place.prepare(force=options.force)
     if moved is not None:
         say(f"fp8debug: the old run was renamed to {moved}")
     engine.warm_up()
-    manifest = new_manifest(plan, path, command=command, world=world, engine=engine.name)
-    session = Session(plan, RunDir(path), manifest, engine, say, rank=rank, measure_gradients=measure_gradients)
+    run_dir, resume = RunDir(place.path), None
+    manifest = new_manifest(plan, command=command, place=place, engine=engine.name)
+    if place.resumes:
+        manifest, resume = go_on(run_dir, manifest, place.launch, place.step_asked)
+    session = Session(
+        plan, run_dir, manifest, engine, say, rank=place.rank, measure_gradients=measure_gradients, resume=resume
+    )
     session.open()
-    if rank == 0:
-        point_latest(path)
-    say(f"fp8debug: recording to {path}")
+    if place.rank == 0:
+        point_latest(place.path)
+        say(f"fp8debug: recording to {place.path}")
     return session
 
 

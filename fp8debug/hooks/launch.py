@@ -1,45 +1,37 @@
-"""Who this process is among its peers, and which run directory they share."""
+"""Which run directory the ranks of one launch share, and whether they may have it."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
-from collections.abc import Mapping
+import time
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from fp8debug.errors import UsageError
+from fp8debug.config import CaptureOptions
+from fp8debug.errors import Fp8DebugError, UsageError
+from fp8debug.hooks.ranks import Launch, rank_and_world, shared_run_id, this_launch
 from fp8debug.rundir import LATEST_NAME, MANIFEST_NAME, RUNS_FOLDER, RunDir, default_run_path, safe_name
 from fp8debug.settings import RUN_DIR_VARIABLE
 
-_RANK_VARIABLES = ("RANK", "SLURM_PROCID")
-_WORLD_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS")
+WAIT_S = 60.0
+"""How long a rank waits for rank 0 to rename an old run."""
 
 
-def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """This process's rank and the number of ranks, from torchrun's or SLURM's variables; (0, 1) alone."""
-    rank = next((int(environment[v]) for v in _RANK_VARIABLES if v in environment), 0)
-    world = next((int(environment[v]) for v in _WORLD_VARIABLES if v in environment), 1)
-    return rank, world
-
-
-def shared_run_id(environment: Mapping[str, str] = os.environ) -> str | None:
-    """An id that all ranks of one launch see alike: SLURM job and step, or a torchrun id that is not the default."""
-    if "SLURM_JOB_ID" in environment:
-        return f"slurm-{environment['SLURM_JOB_ID']}.{environment.get('SLURM_STEP_ID', '0')}"
-    run_id = environment.get("TORCHELASTIC_RUN_ID", "none")
-    if run_id != "none":
-        return f"torchrun-{run_id}.{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    return None
+class NoSharedRun(UsageError):
+    """Several ranks, and nothing that they share to name a directory by."""
 
 
 def resolve_run_path(out: str | None, script: str, name: str | None, world: int) -> Path:
     """Where this run is recorded. Ranks never invent it from their clocks.
 
     Raises:
-        UsageError: several ranks and nothing that they share to name the directory by.
+        NoSharedRun: several ranks and nothing that they share to name the directory by.
     """
     given = out or os.environ.get(RUN_DIR_VARIABLE)
     if given:
@@ -48,37 +40,136 @@ def resolve_run_path(out: str | None, script: str, name: str | None, world: int)
         return _free_name(default_run_path(script, datetime.now(), name), "-")
     shared = shared_run_id()
     if shared is None:
-        raise UsageError(
+        raise NoSharedRun(
             f"{world} ranks share no run id (torchrun's is the default one); expected one directory for all: give "
-            f"--out DIR, set {RUN_DIR_VARIABLE}, or launch with torchrun --rdzv-id NAME"
+            f"--out DIR, set {RUN_DIR_VARIABLE}, or launch with `fp8debug attach -- torchrun ...` or torchrun "
+            "--rdzv-id NAME"
         )
     return Path(RUNS_FOLDER) / f"{safe_name(Path(script).stem)}-{safe_name(shared)}"
 
 
-def check_run_path(path: Path, *, force: bool, rank: int = 0, world: int = 1) -> None:
-    """Refuse a path that another run occupies; touches nothing.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process records."""
+
+    path: Path
+    rank: int
+    world: int
+    launch: Launch
+    resumes: bool = False
+    """The run that is there goes on: as was asked, or because torchrun has started the ranks again."""
+    step_asked: int | None = None
+
+    def check(self, *, force: bool) -> None:
+        """Refuse what cannot be; see check_run_path."""
+        if self.resumes:
+            self._check_resumed()
+        else:
+            check_run_path(self.path, force=force, rank=self.rank, world=self.world, launch=self.launch)
+
+    def prepare(self, *, force: bool) -> Path | None:
+        """Make the directory; see prepare_run_path."""
+        if self.resumes:
+            self._check_resumed()
+            return None
+        return prepare_run_path(self.path, force=force, rank=self.rank, world=self.world, launch=self.launch)
+
+    def _check_resumed(self) -> None:
+        if last_segment(self.path) is None:
+            raise UsageError(
+                f"--resume {self.path} holds no run ({MANIFEST_NAME} is missing); expected the directory of a run to "
+                "go on in; `fp8debug runs` lists the runs there are"
+            )
+        if self.rank == 0 and _has_live_writer(self.path):
+            raise UsageError(f"--resume {self.path} is being written by another process; wait for its end, or stop it")
+
+
+def find_place(options: CaptureOptions, script: str) -> Place:
+    """Where to record, by the options and by what the launcher tells.
+
+    Raises:
+        UsageError: options that contradict each other, or ranks that share no run id.
+    """
+    rank, world = rank_and_world()
+    launch = this_launch()
+    if options.resume is None:
+        path = resolve_run_path(options.out, script, options.name, world)
+        segment = last_segment(path) if launch.attempt else None
+        restarted = segment is not None and launch.follows(segment.get("launch"))
+        return Place(path, rank, world, launch, resumes=restarted)
+    if options.force:
+        raise UsageError("--resume and --force were both given; expected one: to go on in a run, or to rename it")
+    if options.out is not None and Path(options.out) != Path(options.resume):
+        raise UsageError(
+            f"--resume {options.resume} and --out {options.out} name two directories; expected --resume alone"
+        )
+    return Place(Path(options.resume), rank, world, launch, resumes=True, step_asked=options.resume_step)
+
+
+def check_run_path(path: Path, *, force: bool, rank: int = 0, world: int = 1, launch: Launch | None = None) -> None:
+    """Refuse a path that another run occupies, or that cannot be made; leaves everything as it is.
 
     The ranks of one launch come in any order: what the others have put there is no other run.
 
     Raises:
-        UsageError: another run is there and `force` is not given, one is being written, or the path is a file.
+        UsageError: another run is there and `force` is not given, one is being written, the path is a file, or no
+            directory can be made there.
     """
     if path.exists() and not path.is_dir():
         raise UsageError(f"--out {path} is a file; expected a directory to create or an empty one")
     is_live = _has_live_writer(path)
     if is_live and rank == 0:
         raise UsageError(f"--out {path} is being written by another process; give another --out")
-    if _is_occupied(path, world) and not is_live and not force:
+    if not is_live and not force and is_occupied(path, rank, world, launch or this_launch()):
         raise UsageError(
-            f"--out {path} is not empty; two runs never mix in one directory: give another --out, or --force to "
-            "rename the old one"
+            f"--out {path} is not empty; two runs never mix in one directory: give another --out, --force to "
+            "rename the old one, or --resume to go on in it"
         )
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    _make(path)
+    if world == 1:  # other ranks may be about to put something there
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
-def _is_occupied(path: Path, world: int) -> bool:
-    if world > 1:
-        return (path / MANIFEST_NAME).exists()  # rank 0 writes it first of all
-    return path.is_dir() and any(path.iterdir())
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--out {path} cannot be created: {error.strerror or error}; expected a place to write to: give another "
+            "--out"
+        ) from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UsageError(f"--out {path} cannot be written to; give another --out")
+
+
+def is_occupied(path: Path, rank: int, world: int, launch: Launch) -> bool:
+    """Whether something is at `path` that other than this launch has put there."""
+    if world == 1:
+        return path.is_dir() and any(path.iterdir())
+    if RunDir(path).rank_path(rank).exists():  # there is one process of this rank in a launch
+        return True
+    segment = last_segment(path)
+    if segment is None:
+        return False
+    theirs = segment.get("launch")
+    if launch.text is not None and theirs is not None:
+        return bool(theirs != launch.text)
+    return bool(segment.get("rank", 0) == 0)  # one that another rank has written is not finished: rank 0 may come
+
+
+def last_segment(path: Path) -> dict[str, Any] | None:
+    """The last entry of a run's list of segments; None without a run, empty where it cannot be read."""
+    try:
+        document = json.loads((path / MANIFEST_NAME).read_text(encoding="utf-8"))
+        segment = document["segments"][-1]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+    return segment if isinstance(segment, dict) else {}
 
 
 def _has_live_writer(path: Path) -> bool:
@@ -92,19 +183,38 @@ def _has_live_writer(path: Path) -> bool:
     return False
 
 
-def prepare_run_path(path: Path, *, force: bool, rank: int = 0, world: int = 1) -> Path | None:
+def prepare_run_path(
+    path: Path, *, force: bool, rank: int = 0, world: int = 1, launch: Launch | None = None, wait_s: float = WAIT_S
+) -> Path | None:
     """Make the directory. An old run there is renamed by rank 0 when `force`, never deleted; returns its new name.
+
+    Another rank that finds an old run waits until rank 0 has renamed it.
 
     Raises:
         UsageError: as check_run_path.
+        Fp8DebugError: rank 0 did not rename the old run in `wait_s` seconds.
     """
-    check_run_path(path, force=force, rank=rank, world=world)
+    launch = launch or this_launch()
+    check_run_path(path, force=force, rank=rank, world=world, launch=launch)
     moved = None
-    if rank == 0 and _is_occupied(path, world):
+    if rank == 0 and is_occupied(path, rank, world, launch):
         moved = _free_name(path.with_name(f"{path.name}.old"), "")
         shutil.move(path, moved)
-    path.mkdir(parents=True, exist_ok=True)
+    elif rank:
+        _wait_for_rank_0(path, rank, world, launch, wait_s)
+    _make(path)
     return moved
+
+
+def _wait_for_rank_0(path: Path, rank: int, world: int, launch: Launch, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    while is_occupied(path, rank, world, launch) and not _has_live_writer(path):
+        if time.monotonic() > deadline:
+            raise Fp8DebugError(
+                f"rank {rank} waited {wait_s:.0f} s for rank 0 to rename the old run at {path}; is rank 0 started with "
+                "--force too? Give --out a new directory"
+            )
+        time.sleep(0.05)
 
 
 def point_latest(path: Path) -> None:

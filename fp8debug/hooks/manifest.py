@@ -8,30 +8,39 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 
+from fp8debug.hooks.launch import Place
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.rundir import Manifest
 
 _PACKAGES = ("fp8debug", "torch", "numpy", "pyarrow", "numba", "transformers", "torchao", "accelerate", "lightning")
 
 
-def new_manifest(plan: CapturePlan, path: Path, *, command: Sequence[str], world: int, engine: str) -> Manifest:
-    """Describe a run that is about to be recorded at `path`."""
+def new_manifest(plan: CapturePlan, *, command: Sequence[str], place: Place, engine: str) -> Manifest:
+    """Describe a run that is about to be recorded at `place`."""
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     options = asdict(plan.options)
     return Manifest(
-        run_id=path.name,
+        run_id=place.path.name,
         command=list(command),
         created_at=now,
         name=plan.options.name,
         versions=installed_versions(),
         git_commit=git_commit(),
-        world_size=world,
+        world_size=place.world,
         options={k: v for k, v in options.items() if k != "out"} | {"engine": engine},  # "out" is where this file is
         recipes=[recipe.text for recipe in plan.recipes],
         tensors=list(plan.options.tensors),
-        segments=[{"segment": 0, "started_at": now, "first_step": 0}],
+        segments=[
+            {
+                "segment": 0,
+                "started_at": now,
+                "first_step": 0,
+                "command": list(command),
+                "launch": place.launch.text,
+                "rank": place.rank,
+            }
+        ],
     )
 
 

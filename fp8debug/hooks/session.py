@@ -26,16 +26,22 @@ from fp8debug.hooks.backends.router import BackendRouter
 from fp8debug.hooks.clock import Clock, FinishedStep
 from fp8debug.hooks.emulate.emulation import Emulation
 from fp8debug.hooks.flight import FlightRecorder
+from fp8debug.hooks.masks import RowMask
 from fp8debug.hooks.measure.engine import Engine
 from fp8debug.hooks.observation import Observation
+from fp8debug.hooks.optimizer_states import OptimizerStates
 from fp8debug.hooks.plan import CapturePlan
-from fp8debug.hooks.recorder import Recorder
+from fp8debug.hooks.recorder import EventCells, Recorder
+from fp8debug.hooks.resume import Resume
 from fp8debug.hooks.roster import Roster
 from fp8debug.hooks.scalars import as_scalar
 from fp8debug.hooks.tables import Batch
-from fp8debug.hooks.training import TrainingWatch
+from fp8debug.hooks.training import StepReport, TrainingWatch
 from fp8debug.hooks.writer import PartWriter
-from fp8debug.rundir import Manifest, RankInfo, RunDir
+from fp8debug.rundir import LayerInfo, Manifest, RankInfo, RunDir
+
+MAX_NAMED = 8
+"""Layers named one by one when the gradients of many are not finite."""
 
 
 @dataclass(slots=True)
@@ -64,6 +70,7 @@ class Session:
         *,
         rank: int = 0,
         measure_gradients: bool = False,
+        resume: Resume | None = None,
     ) -> None:
         self.run_dir = run_dir
         self.clock = Clock(self._on_step_end)
@@ -72,17 +79,21 @@ class Session:
         self._manifest = manifest
         self._say = say
         self._rank = rank
-        self._segment = 0
+        self._resume = resume
+        self._segment = 0 if resume is None else resume.segment
         self._recorder = Recorder(engine, plan.recipes, plan.options.rolls, self._segment, rank, plan.options.detail)
         self._roster = Roster()
         self._flight = FlightRecorder(plan.options, self._recorder, say) if plan.options.trigger else None
         self._observation = Observation(
             plan, self._recorder, self._roster, self.clock, flush=self.flush, fail=self.fail, flight=self._flight
         )
+        self._states = OptimizerStates(self._observation)
+        self.watch.optimizer_listeners.append(self._states.observe)
         self._backends = BackendRouter()
         self._replacements = Reattachment(self._observation, plan.options.backend, self.attach_layers, say)
         self._writer = PartWriter(run_dir, rank)
         self._n_steps = 0
+        self._gradients_broke = False
         self._problems: list[str] = []
         self._opened_s = self._flushed_s = time.monotonic()
         self._summary: CloseSummary | None = None
@@ -103,6 +114,10 @@ class Session:
         self._writer.start()
         if self._rank == 0:
             self.run_dir.write_manifest(self._manifest)
+        elif self._manifest.segments[-1].get("launch") is not None:  # rank 0 can tell it from another run's
+            self.run_dir.create_manifest(self._manifest)
+        if self._resume is not None:
+            self.clock.first_step = self._begin_segment
         self.watch.start()
         self._observation.active = True
         atexit.register(self.close)
@@ -119,6 +134,7 @@ class Session:
             for name, reason in self.emulation.add(taken).items():
                 self._recorder.event("not_emulated", reason, step=None, layer=name)
         self._backends.attach(model, taken, self._observation)
+        self._states.add(model, taken)
         self._roster.add(found, {layer.name for layer in taken})
         self._replacements.watch(model, found)
         self._write_manifest()
@@ -152,6 +168,8 @@ class Session:
             self._manifest.status, self._manifest.status_reason = status, reason
         self._manifest.closed_at = datetime.now().astimezone().isoformat(timespec="seconds")
         self._write_manifest()
+        if self._rank:
+            self._guarded(partial(self.run_dir.create_manifest, self._manifest))  # should rank 0 never have come
         self._summary = CloseSummary(self.run_dir.path, self._recorder.n_records, self._n_steps, self._problems)
         return self._summary
 
@@ -229,6 +247,19 @@ class Session:
             given = {"loss": loss, "grad_norm": grad_norm, "lr": lr, "tokens": tokens}
             self.watch.report.logged |= {k: as_scalar(v) for k, v in given.items() if v is not None}
 
+    def mask(self, mask: torch.Tensor | RowMask | None) -> None:
+        """Say which rows are tokens; sampled x, dy, y and dx then have records of valid and of padding rows besides.
+
+        Args:
+            mask: bool, true for valid tokens, of any shape whose elements are the rows of x, such as (B, T): for the
+                micro-batch whose forward follows. Or a callable (layer, tensor, rows) that returns such a tensor or
+                None: until another is given. None: no row is padding.
+
+        Raises:
+            UsageError: anything else.
+        """
+        self._recorder.masks.give(mask)
+
     def flush(self) -> None:
         """Hand what was collected to the writer now."""
         if self.active:
@@ -245,6 +276,35 @@ class Session:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
+    def _begin_segment(self, told: int | None) -> int:
+        """Find the first step of a resumed run; said, and kept as events."""
+        resume, world = self._resume, self._manifest.world_size
+        assert resume is not None
+        modules = [m for layer in self._roster.layers if (m := self._roster.module(layer.name)) is not None]
+        first = resume.first_step(modules, told)
+        text = f"segment {resume.segment} begins at step {first.step}: {first.source}"
+        self._recorder.event("resumed", text, step=first.step)
+        if first.is_assumption:
+            self._recorder.event("assumption", f"{text}; --resume-step says it for sure", step=first.step)
+        if world != resume.world_before:
+            ranks = f"{resume.world_before} ranks before, {world} now"
+            self._recorder.event("resumed", f"segment {resume.segment}: {ranks}", step=first.step)
+            text += f"; {ranks}"
+        if self._rank == 0:
+            self._say(f"fp8debug: {text}")
+        self._manifest.segments[-1]["first_step"] = first.step
+        self._write_manifest()
+        return first.step
+
+    def _all_roots_and_layers(self) -> tuple[list[str], list[LayerInfo]]:
+        """Of all models of this segment, then those that only earlier segments had."""
+        roots, layers = list(self._roster.roots), list(self._roster.layers)
+        if self._resume is not None:
+            known = {layer.name for layer in layers}
+            layers += [layer for layer in self._resume.layers_before if layer.name not in known]
+            roots += [root for root in self._resume.roots_before if root not in roots]
+        return roots, layers
+
     def _on_step_end(self, finished: FinishedStep) -> None:
         self._n_steps += 1
         self._observation.end_step(finished.step)
@@ -258,6 +318,8 @@ class Session:
             self._flight.end_step(finished, row, report, scheduled=scheduled)
         if self._n_steps == 1:
             self._note_unmatched()
+        if report.gradients and not finished.skipped:
+            self._recorder.add_late_events(partial(self._broken_gradients, report, finished.step))
         now = time.monotonic()
         is_due = now - self._flushed_s > flush_interval_s(now - self._opened_s)
         if is_due or self._observation.is_full:
@@ -269,6 +331,22 @@ class Session:
         for text in self._observation.plan.unmatched_exclusions(layers):
             self._recorder.event("unmatched_exclude", text, step=None)
 
+    def _broken_gradients(self, report: StepReport, step: int) -> list[EventCells]:
+        """Events about weight gradients that are not finite; called on the writer's thread, until there are any."""
+        broken = [] if self._gradients_broke else report.nonfinite_gradients()
+        if not broken:
+            return []
+        self._gradients_broke = True
+        layer_of = self._roster.layer_of_weight()
+        names = [layer_of[parameter] for parameter in broken if parameter in layer_of]
+        text = f"step {step}, wgrad: the weight gradient has NaN or Inf"
+        if len(names) > MAX_NAMED:
+            text += f", like those of {len(names) - 1} other layers"
+        if not names:
+            text = f"step {step}: NaN or Inf in {len(broken)} gradients, none of them of a recorded layer's weight"
+            return [(step, "nonfinite", None, None, text)]
+        return [(step, "nonfinite", name, "dw", text) for name in names[:MAX_NAMED]]
+
     def _note_what_is_missing(self) -> None:
         if not self._n_steps:
             self._note_unmatched()
@@ -278,6 +356,14 @@ class Session:
             text = "the optimizer stepped, but every forward was in evaluation mode: call model.train() to record steps"
             self._recorder.event("evaluation_only", text, step=None)
             self._problems.append(text)
+        masks, differs = self._recorder.masks, self._recorder.noticed.precision_differs()
+        if masks.n_given and not masks.n_used:
+            self._problems.append("session.mask was given masks, but none had as many elements as a tensor had rows")
+        for layer, message in differs.items():
+            self._recorder.event("precision_differs", message, step=None, layer=layer)
+        self._problems += [f"{layer}: {message}" for layer, message in list(differs.items())[:3]]
+        if len(differs) > 3:
+            self._problems.append(f"{len(differs) - 3} more layers were asked to run in FP8 and did not")
         for layer, message in self._roster.absent(fired):
             self._recorder.event("never_fired", message, step=None, layer=layer)
         line = self._roster.absence_line(fired)
@@ -302,10 +388,10 @@ class Session:
 
     def _write_manifest(self) -> None:
         """Say what the run is, on rank 0, and what this rank is, on every one."""
-        manifest, roster = self._manifest, self._roster
+        manifest = self._manifest
         with contextlib.suppress(OSError):  # the parts tell the story without it
             if self._rank == 0:
-                manifest.roots, manifest.layers = roster.roots, roster.layers
+                manifest.roots, manifest.layers = self._all_roots_and_layers()
                 self.run_dir.write_manifest(manifest)
             self.run_dir.write_rank(self._rank_info())
 

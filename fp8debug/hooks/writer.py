@@ -80,13 +80,17 @@ class PartWriter:
     def write(self, batch: Batch) -> None:
         """Encode and rename into place, on the calling thread."""
         for name, table in batch.to_arrow().items():
-            number = self._next_part.get(name, 0)
-            path = self._run_dir.part_path(name, self._rank, number)
-            if number == 0:  # the run directory itself is not made again when somebody has removed it
-                path.parent.parent.mkdir(exist_ok=True)
-                path.parent.mkdir(exist_ok=True)
-            write_part(table, name, path)
-            self._next_part[name] = number + 1
+            if name not in self._next_part:
+                self._next_part[name] = self._begin(name)
+            write_part(table, name, self._run_dir.part_path(name, self._rank, self._next_part[name]))
+            self._next_part[name] += 1
+
+    def _begin(self, name: str) -> int:
+        """Make the folder of a table; returns the number of its next part, after those of earlier segments."""
+        folder = self._run_dir.table_folder(name, self._rank)
+        folder.parent.mkdir(exist_ok=True)  # the run directory itself is not made again when somebody has removed it
+        folder.mkdir(exist_ok=True)
+        return max((int(part.stem.removeprefix("part-")) for part in folder.glob("part-*.parquet")), default=-1) + 1
 
     def _work(self) -> None:
         while True:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fp8debug.errors import Fp8DebugError, UsageError
-from fp8debug.hooks import launch
+from fp8debug.hooks import launch, ranks
 from fp8debug.rundir import find_run
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ],
 )
 def test_rank_and_world(environment: dict[str, str], rank: int, world: int) -> None:
-    assert launch.rank_and_world(environment) == (rank, world)
+    assert ranks.rank_and_world(environment) == (rank, world)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_rank_and_world(environment: dict[str, str], rank: int, world: int) -> N
     ],
 )
 def test_shared_run_id(environment: dict[str, str], run_id: str | None) -> None:
-    assert launch.shared_run_id(environment) == run_id
+    assert ranks.shared_run_id(environment) == run_id
 
 
 @pytest.mark.parametrize(
