@@ -12,14 +12,29 @@ import torch
 
 from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health, nonfinite_rows
+from fp8debug.hooks.masks import RowMasks
+from fp8debug.hooks.noticed import Noticed
 from fp8debug.hooks.observed import Observed, Payload
 from fp8debug.hooks.payloads import PayloadFacts, count_codes, decoded, facts_of, is_codes, payload_of
-from fp8debug.hooks.rows import Measurement, Missed, RowMaker, dtype_word, is_replica, scaling_amax, tensor_head
+from fp8debug.hooks.rows import (
+    Measurement,
+    Missed,
+    RowClass,
+    RowMaker,
+    dtype_word,
+    is_replica,
+    scaling_amax,
+    tensor_head,
+)
 from fp8debug.hooks.scales import InForce
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.transforms import outside_transforms, unwrapped
 from fp8debug.recipes import Recipe
 from fp8debug.replay import Moment, ScaleInForce
+
+
+EventCells = tuple[int | None, str, str | None, str | None, str]
+"""step, kind, layer, tensor, message"""
 
 
 class Facts(NamedTuple):
@@ -54,8 +69,8 @@ class Recorder:
         self._seq = itertools.count()
         self._lock = threading.Lock()
         self._unsupported: set[tuple[str, str | None]] = set()
-        self._asked_low: dict[str, tuple[str, str]] = {}
-        self._ran_low: set[str] = set()
+        self.noticed = Noticed()
+        self.masks = RowMasks()
         self.fired: set[str] = set()
         self.n_records = 0
         self.takes_details: Callable[[Moment], bool] = lambda moment: moment.pass_ != "eval"
@@ -81,7 +96,7 @@ class Recorder:
             value = unwrapped(seen.value).detach()
             self.fired.add(seen.layer)
             payload = payload_of(seen)
-            self._note_precision(seen, payload is not None)
+            self.noticed.precision(seen, has_payload=payload is not None)
             alone = payload is not None and is_codes(value)
             known = None
             if payload is not None:
@@ -105,7 +120,8 @@ class Recorder:
         facts, moment = None, seen.moment
         at_once = sampled and self._has_details and moment.microbatch == 0 and self.takes_details(moment)
         at_once = at_once and not is_replica(seen.placement, self._rank)
-        taken = taken._replace(payload=payload, detailed=at_once)
+        taken = taken._replace(payload=payload, detailed=at_once, classes=self._classes(taken, value))
+        self._tell(taken)
         if at_once or (taken.counted is not None and taken.counted.approx is not None):
             in_force = self._rows.add_now(taken, value)
             if at_once and taken.health.n:
@@ -145,23 +161,44 @@ class Recorder:
             payload=facts,
             is_payload=True,
         )
+        self._tell(taken)
         self._rows.add_later(taken)
         if raw:
             self._add_values(seq, seen, decoded(held, payload.fmt))
 
+    def _classes(self, taken: Measurement, value: torch.Tensor) -> list[RowClass]:
+        """Valid and padding rows of a sampled tensor, measured apart, where a mask says which they are."""
+        if taken.counted is None or is_replica(taken.placement, self._rank):
+            return []
+        valid = self.masks.of(taken.layer, taken.tensor, taken.moment, value)
+        if valid is None:
+            return []
+        rows = value.reshape(-1, value.shape[-1])
+        return [self._class(taken, rows, word, mask) for word, mask in (("valid", valid), ("padding", ~valid))]
+
+    def _class(self, taken: Measurement, rows: torch.Tensor, word: str, mask: torch.Tensor) -> RowClass:
+        part = rows[mask]
+        counted = self._engine.count(part, taken.gemm_dtype)
+        n_bad, first = _nonfinite_rows(part, taken.gemm_dtype, counted.health)
+        if first is not None:  # as a row of the whole tensor
+            first = int(torch.nonzero(mask)[first])
+        made = taken._replace(
+            seq=self._next_seq(),
+            shape=tuple(part.shape),
+            health=counted.health,
+            counted=counted,
+            nonfinite_rows=(n_bad, first),
+            row_class=word,
+        )
+        return RowClass(made, part if counted.approx is not None else None)
+
+    def _tell(self, taken: Measurement) -> None:
+        for kind, message in self.noticed.look(taken):
+            self.event(kind, message, step=taken.moment.step, layer=taken.layer, tensor=taken.tensor)
+
     def _next_seq(self) -> int:
         self.n_records += 1
         return next(self._seq)
-
-    def _note_precision(self, seen: Observed, has_payload: bool) -> None:
-        if has_payload or seen.gemm_dtype.itemsize == 1:
-            self._ran_low.add(seen.layer)
-        elif seen.precision_asked is not None and seen.precision_asked.startswith("float8"):
-            self._asked_low.setdefault(seen.layer, (seen.precision_asked, dtype_word(seen.gemm_dtype)))
-
-    def precision_differs(self) -> dict[str, tuple[str, str]]:
-        """Layers that were asked to run in FP8 of which nothing in FP8 was seen: what was asked, and what ran."""
-        return {layer: words for layer, words in self._asked_low.items() if layer not in self._ran_low}
 
     def miss(
         self,
@@ -193,6 +230,17 @@ class Recorder:
         """Note something that went wrong or is missing."""
         row = (self._segment, step, self._rank, time.time(), kind, layer, tensor, message)
         self._rows.batch.rows["events"].append(row)
+
+    def add_late_events(self, cells: Callable[[], Iterable[EventCells]]) -> None:
+        """Add events that are found on the writer's thread."""
+
+        def rows() -> list[tuple[Any, ...]]:
+            return [
+                (self._segment, step, self._rank, time.time(), kind, layer, tensor, message)
+                for step, kind, layer, tensor, message in cells()
+            ]
+
+        self._rows.batch.rows["events"].append_late(rows)
 
     def note_unsupported(self, layer: str, tensor: str | None, reason: str, step: int) -> None:
         """Note, once, that a tensor (None: any) of a layer cannot be measured."""

@@ -18,6 +18,7 @@ import torch
 from fp8debug.formats import Format
 from fp8debug.hooks.details import DetailMaker, is_detailed
 from fp8debug.hooks.measure.engine import Counted, Engine
+from fp8debug.hooks.masks import BY_ROWS
 from fp8debug.hooks.measure.health import Health
 from fp8debug.hooks.observed import LOCAL, Placement
 from fp8debug.hooks.payload_watch import PayloadWatch
@@ -30,8 +31,6 @@ from fp8debug.replay import Moment, ScaleInForce
 
 _RANK = 5
 """Place of the rank in the record key."""
-_BY_ROWS = ("x", "dy", "y", "dx")
-"""Tensors whose rows are tokens."""
 
 
 class Measurement(NamedTuple):
@@ -55,7 +54,7 @@ class Measurement(NamedTuple):
     detailed: bool = True
     """Whether details are wanted of this record, where it has any."""
     payload: PayloadFacts | None = None
-    """What the framework's GEMM read: of a payload's own record, and of the one in high precision that it belongs to."""
+    """What the framework's GEMM read: of a payload's own record, and of the one of the tensor in high precision."""
     is_payload: bool = False
     """Whether these are the codes themselves."""
     row_class: str = "all"
@@ -341,7 +340,7 @@ def _status(taken: Measurement) -> str:
         return "ok"
     if taken.placement.shard is not None:
         return "empty_shard"
-    return "no_tokens" if taken.tensor in _BY_ROWS else "empty"
+    return "no_tokens" if taken.tensor in BY_ROWS else "empty"
 
 
 def is_replica(placement: Placement, rank: int) -> bool:

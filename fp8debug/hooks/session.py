@@ -35,6 +35,7 @@ from fp8debug.hooks.recorder import EventCells, Recorder
 from fp8debug.hooks.resume import Resume
 from fp8debug.hooks.roster import Roster
 from fp8debug.hooks.scalars import as_scalar
+from fp8debug.hooks.serving import ServedSteps
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.training import StepReport, TrainingWatch
 from fp8debug.hooks.writer import PartWriter
@@ -89,6 +90,7 @@ class Session:
         )
         self._states = OptimizerStates(self._observation)
         self.watch.optimizer_listeners.append(self._states.observe)
+        self._serving = ServedSteps(self.clock, self.fail) if plan.options.inference else None
         self._backends = BackendRouter()
         self._replacements = Reattachment(self._observation, plan.options.backend, self.attach_layers, say)
         self._writer = PartWriter(run_dir, rank)
@@ -135,6 +137,8 @@ class Session:
                 self._recorder.event("not_emulated", reason, step=None, layer=name)
         self._backends.attach(model, taken, self._observation)
         self._states.add(model, taken)
+        if self._serving is not None:
+            self._serving.watch(model)
         self._roster.add(found, {layer.name for layer in taken})
         self._replacements.watch(model, found)
         self._write_manifest()
@@ -378,6 +382,8 @@ class Session:
         self._observation.drop()
         self._backends.detach()
         self._replacements.stop()
+        if self._serving is not None:
+            self._serving.stop()
         self.watch.stop()
 
     def _guarded(self, action: Callable[[], None]) -> None:

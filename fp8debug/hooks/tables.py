@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class RowBuffer:
         self._schema = ARROW_SCHEMAS[table]
         self._row_bytes = _row_bytes(TABLES[table])
         self._rows: list[tuple[Any, ...] | Callable[[], tuple[Any, ...]]] = []
+        self._late: list[Callable[[], Iterable[tuple[Any, ...]]]] = []
         self.array_bytes = 0
         """Memory of the arrays that rows refer to, in bytes."""
 
@@ -65,6 +66,10 @@ class RowBuffer:
         """Add a row that is made on the writer's thread, where waiting for a device hurts nobody."""
         self._rows.append(row)
 
+    def append_late(self, rows: Callable[[], Iterable[tuple[Any, ...]]]) -> None:
+        """Add rows of which not even the number is known before the writer's thread makes them."""
+        self._late.append(rows)
+
     @property
     def n_bytes(self) -> int:
         """Rough memory held, in bytes."""
@@ -78,13 +83,15 @@ class RowBuffer:
     def extend(self, other: RowBuffer) -> None:
         """Add all rows of `other`, a buffer of the same table."""
         self._rows += other._rows
+        self._late += other._late
         self.array_bytes += other.array_bytes
 
     def to_arrow(self) -> pa.Table | None:
         """The rows as an Arrow table; None when there is none."""
-        if not self._rows:
+        made = [row() if callable(row) else row for row in self._rows] + [row for late in self._late for row in late()]
+        if not made:
             return None
-        columns = zip(*(row() if callable(row) else row for row in self._rows), strict=True)
+        columns = zip(*made, strict=True)
         arrays = [pa.array(c, type=f.type) for c, f in zip(columns, self._schema, strict=True)]
         return pa.Table.from_arrays(arrays, schema=self._schema)
 

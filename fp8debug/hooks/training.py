@@ -6,7 +6,7 @@ Nothing of the script is changed; a few entry points of torch are wrapped while 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fp8debug.hooks.clock import Clock, FinishedStep, in_backward
-from fp8debug.hooks.scalars import Scalar, as_scalar
+from fp8debug.hooks.scalars import Numbers, Scalar, as_numbers, as_scalar
 from fp8debug.hooks.shares import called_by_trainer
 from fp8debug.hooks.stepping import OptimizerWatch
 from fp8debug.hooks.transforms import has_data
@@ -30,6 +30,8 @@ class StepReport:
     """Return of clip_grad_norm_, by the first parameter clipped: several optimizers clip apart."""
     gradient_norms: list[Scalar] = field(default_factory=list)
     """Norm of each optimizer's gradients before its step, where nothing was clipped."""
+    gradients: list[tuple[list[int], Numbers]] = field(default_factory=list)
+    """ids of parameters, and the sum of squares of the gradient of each: where one is not finite, or every time."""
     losses_are_shares: bool = False
     """Whether each is a micro-batch's share of the step's loss, as trainers make it: they are added then."""
     lr: float | None = None
@@ -58,6 +60,15 @@ class StepReport:
         if self.gradient_norms:
             return math.hypot(*map(float, self.gradient_norms)), "gradients"
         return None, None
+
+    def nonfinite_gradients(self) -> list[int]:
+        """ids of the parameters whose gradients have a NaN or Inf, as far as they were looked at."""
+        return [
+            parameter
+            for parameters, squares in self.gradients
+            for parameter, square in zip(parameters, squares.tolist(), strict=True)
+            if not math.isfinite(square)
+        ]
 
     def row(self, finished: FinishedStep, *, segment: int, rank: int, sampled: bool) -> tuple[Any, ...]:
         """The step's row of the table `steps`, in the schema's column order; waits for numbers under way."""
@@ -161,12 +172,29 @@ class TrainingWatch(OptimizerWatch):
         if not isinstance(parameters, torch.Tensor):
             parameters = list(parameters)
         self._ours(self._note_clip, parameters, total_norm)
+        self._ours(self._look_for_nonfinite, parameters, total_norm)
         return original(parameters, max_norm, total_norm, *rest, **kwargs)
 
     def _note_clip(self, parameters: Any, norm: torch.Tensor) -> None:
         first = parameters if isinstance(parameters, torch.Tensor) else next(iter(parameters), None)
         if not isinstance(norm, torch.Tensor) or has_data(norm):
             self.report.clip_norms[id(first)] = as_scalar(_local(norm))
+
+    def _look_for_nonfinite(self, parameters: Any, norm: torch.Tensor) -> None:
+        """Only when the norm is known to be broken, and before clipping makes every gradient NaN."""
+        local = _local(norm)
+        if local.device.type != "cpu" or not has_data(local) or torch.isfinite(local):
+            return
+        held = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+        self._note_squares([p for p in held if p.grad is not None])
+
+    def _note_squares(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if not gradients or not all(map(has_data, gradients)):
+            return None
+        squares = gradient_squares(gradients)
+        self.report.gradients.append(([id(p) for p in parameters], as_numbers(squares)))
+        return squares
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         has_closure = any(callable(a) for a in (*args, *kwargs.values()))
@@ -180,9 +208,10 @@ class TrainingWatch(OptimizerWatch):
     def _note_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         if not self._measure_gradients or self.report.clip_norms:
             return
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        if gradients and all(map(has_data, gradients)):
-            self.report.gradient_norms.append(as_scalar(gradient_norm(gradients)))
+        held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        squares = self._note_squares(held)
+        if squares is not None:
+            self.report.gradient_norms.append(as_scalar(squares.sum().sqrt()))
 
     def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if self.report.lr is None:
@@ -194,7 +223,12 @@ class TrainingWatch(OptimizerWatch):
 
 
 def gradient_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
-    """L2 norm over all gradients, float64, of this rank's shards; no collective.
+    """L2 norm over all gradients, float64, of this rank's shards; no collective."""
+    return gradient_squares(gradients).sum().sqrt()
+
+
+def gradient_squares(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Sum of squares of each gradient, float64, of this rank's shards: not finite where the gradient is not.
 
     One dot product a tensor: `norm()` of a large FP32 tensor on CPU is off by 1e-3, a dot product by 1e-8.
     """
@@ -208,7 +242,7 @@ def gradient_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
         squares.append(torch.dot(flat, flat).double())
     # Where parameters live on several devices: not on the host, which would have to wait for the others.
     device = max((square.device for square in squares), key=lambda found: found.type != "cpu")
-    return torch.stack([square.to(device, non_blocking=True) for square in squares]).sum().sqrt()
+    return torch.stack([square.to(device, non_blocking=True) for square in squares])
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
