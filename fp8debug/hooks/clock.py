@@ -41,6 +41,8 @@ class Clock:
         self.first_step: Callable[[int | None], int] | None = None
         """Asked once, when the first step begins, what its number is; it is given what a trainer says, or None."""
         self.microbatch = 0
+        self.serves = False
+        """Whether a step is a forward of the model, in whatever mode."""
         self._on_step_end = on_step_end
         self._manual = False
         self._stepped = False
@@ -101,9 +103,14 @@ class Clock:
                 self._end_step()
             self.step = step
 
+    def forward_returned(self) -> None:
+        """A forward of a model that serves is over, and with it the step."""
+        if self._calls and not self._manual and not in_backward():
+            self._end_step()
+
     def close(self) -> None:
         """The run is over: end the step that is open, if anything was seen in it."""
-        if self._forward_seen:
+        if self._forward_seen or (self.serves and self._calls):
             self._end_step()
 
     def _settle(self, told: int | None = None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.clock import Clock
 from fp8debug.hooks.emulate.linear import emulated_forward
 from fp8debug.hooks.flight import FlightRecorder
@@ -55,6 +56,11 @@ class Observation:
         return frozenset(self.plan.options.tensors)
 
     @property
+    def attention(self) -> bool:
+        """Whether the GEMMs inside attention are wanted."""
+        return self.plan.options.attention
+
+    @property
     def is_full(self) -> bool:
         """Whether what was collected should be written before more is."""
         waiting = self._recorder.n_bytes if self._flight is None else self._flight.out_bytes
@@ -92,8 +98,16 @@ class Observation:
             self._flush()
 
     def wants_weight(self, layer: str, moment: Moment) -> bool:
-        """Weights change once a step: they are taken in the first training forward of it."""
-        if moment.pass_ != "forward" or (layer, moment.step) in self._weights_seen:
+        """Weights change once a step: they are taken in the first training forward of it.
+
+        Of a model that serves they do not change: they are taken in sampled steps.
+        """
+        if moment.pass_ == "eval" and self.plan.options.inference:
+            if not self.is_scheduled(moment.step):
+                return False
+        elif moment.pass_ != "forward":
+            return False
+        if (layer, moment.step) in self._weights_seen:
             return False
         self._weights_seen.add((layer, moment.step))
         return True
@@ -108,6 +122,16 @@ class Observation:
     ) -> None:
         """Let histories know of a pass whose tensor cannot be seen."""
         self._recorder.miss(layer, tensor, moment, framework, amax)
+
+    def found(self, layer: FoundLayer) -> bool:
+        """Enter a layer that showed only while the model ran."""
+        taken = self.takes(layer.name)
+        self._roster.add_found(layer, taken=taken)
+        return taken
+
+    def ran(self, layer: str) -> None:
+        """Nothing is to be recorded of a layer whose module was called."""
+        self._recorder.fired.add(layer)
 
     def skip(self, layer: str, reason: str) -> None:
         """Note, once a layer, that it cannot be captured."""
@@ -155,4 +179,5 @@ class Observation:
             options.probe_memory,
             partial(recorder.add_cells, "gemms"),
             lambda message, step: recorder.event("probe_memory", message, step=step),
+            serves=options.inference,
         )

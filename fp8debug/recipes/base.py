@@ -14,8 +14,9 @@ import numpy as np
 from fp8debug.errors import UsageError, nearest
 from fp8debug.formats import E4M3, E5M2, ELEMENT_FORMATS, Format
 
-FORWARD_TENSORS = ("x", "w", "y")
+FORWARD_TENSORS = ("x", "w", "y", "key", "value")
 BACKWARD_TENSORS = ("dy", "dx", "dw")
+STATE_TENSORS = ("m", "v")
 FP8_FORMATS = ("HYBRID", *ELEMENT_FORMATS)
 FLT_MAX = float(np.finfo(np.float32).max)
 
@@ -48,7 +49,7 @@ class Recipe:
     choices: ClassVar[tuple[str, ...]] = FP8_FORMATS
     """What `fp8_format` may be."""
     fp8_format: str = "HYBRID"
-    """HYBRID (x, w, y in E4M3; dy, dx, dw in E5M2) or the name of one format for all."""
+    """HYBRID (dy, dx, dw in E5M2, all others in E4M3) or the name of one format for all."""
 
     def __post_init__(self) -> None:
         require_choice(self, "fp8_format", self.choices)
@@ -64,15 +65,16 @@ class Recipe:
         return f"{self.kind}:{','.join(changed)}" if changed else self.kind
 
     def formats_for(self, tensor: str) -> tuple[tuple[Format, bool], ...]:
-        """Formats that `tensor` (x, w, y, dy, dx or dw) is measured in, each with whether it is an alternate.
+        """Formats that `tensor` is measured in, each with whether it is an alternate.
 
-        Under HYBRID the field disagrees about gradients, so theirs are measured in E4M3 beside E5M2.
+        States of an optimizer are like w, key and value like x. Under HYBRID the field disagrees about gradients, so theirs are measured in E4M3 beside E5M2.
         """
-        if tensor not in FORWARD_TENSORS + BACKWARD_TENSORS:
-            raise unknown("tensor", tensor, FORWARD_TENSORS + BACKWARD_TENSORS)
+        known = FORWARD_TENSORS + BACKWARD_TENSORS + STATE_TENSORS
+        if tensor not in known:
+            raise unknown("tensor", tensor, known)
         if self.fp8_format != "HYBRID":
             return ((ELEMENT_FORMATS[self.fp8_format], False),)
-        if tensor in FORWARD_TENSORS:
+        if tensor not in BACKWARD_TENSORS:
             return ((E4M3, False),)
         return ((E5M2, False), (E4M3, True))
 

@@ -27,6 +27,8 @@ AXES = {
     "y": ("token", "N"),
     "dx": ("token", "K"),
     "dw": ("N", "K"),
+    "m": ("N", "K"),
+    "v": ("N", "K"),
 }
 """Names of a tensor's rows and columns."""
 

@@ -65,13 +65,21 @@ class GemmProbe:
     """Probes the first use of each layer in the first micro-batch of the steps it is shown."""
 
     def __init__(
-        self, recipes: Sequence[Recipe], accumulations: Sequence[str], memory_mb: int, add_rows: AddRows, note: Note
+        self,
+        recipes: Sequence[Recipe],
+        accumulations: Sequence[str],
+        memory_mb: int,
+        add_rows: AddRows,
+        note: Note,
+        *,
+        serves: bool = False,
     ) -> None:
         self._recipes = recipes
         self._accumulations = accumulations
         self._memory_mb = memory_mb
         self._add_rows = add_rows
         self._note = note
+        self._serves = serves
         self._tiles = {tensor: tiles_of(recipes, tensor) for tensor in ("x", "w", "dy")}
         self._turns = Turns(memory_mb * _MB)
         self._latest: _Latest | None = None
@@ -86,7 +94,7 @@ class GemmProbe:
         Under torch.func nothing is probed: what is seen there, as a rule, is one sample of a batch.
         """
         value, (_, microbatch, call, pass_) = seen.value, seen.moment
-        if microbatch or pass_ == "eval" or seen.tensor not in self._tiles:
+        if microbatch or (pass_ == "eval" and not self._serves) or seen.tensor not in self._tiles:
             return
         if inside_transform():
             return
