@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from fp8debug.config import CaptureOptions
+from fp8debug.hooks.backends import transformer_engine
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.finding import find_layers, gemm_modules
 from fp8debug.hooks.clock import in_backward
@@ -77,6 +78,7 @@ class AutoAttach:
             Fp8DebugError: a bad option, or a run directory that is in use.
         """
         self._plan = CapturePlan.from_options(self._options)
+        transformer_engine.prepare()
         place = find_place(self._options, self._script)
         if place.world > 1 and self._options.force:  # while nobody waits for this rank: an old run must not be joined
             self._say_moved(place.prepare(force=True))
@@ -96,6 +98,7 @@ class AutoAttach:
     def close(self, status: str = "closed", reason: str | None = None) -> CloseSummary | None:
         """End the capture; None when no model ever ran."""
         self._calls.stop()
+        transformer_engine.forget()
         return None if self._session is None else self._session.close(status, reason)
 
     def _find_again(self) -> None:

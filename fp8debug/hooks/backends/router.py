@@ -8,6 +8,7 @@ from torch import nn
 
 from fp8debug.hooks.backends.base import Backend, FoundLayer, Observer
 from fp8debug.hooks.backends.modules import ModuleBackend
+from fp8debug.hooks.backends.transformer_engine import TransformerEngineBackend
 
 
 class BackendRouter:
@@ -30,4 +31,7 @@ class BackendRouter:
             backend.detach()
 
 
-_MAKERS: dict[str, Callable[[], Backend]] = {"modules": ModuleBackend}
+_MAKERS: dict[str, Callable[[], Backend]] = {
+    "modules": ModuleBackend,
+    "transformer_engine": TransformerEngineBackend,
+}
