@@ -47,6 +47,8 @@ class RunFacts:
     n_layers_matched: int
     tensors: tuple[str, ...]
     recipes: tuple[str, ...]
+    inference: bool
+    """The run serves: its evaluation passes are what is judged, and a step is one forward."""
     emulated: dict[str, int]
     """Recipes that layers computed with, such as `current, only dy`, and in how many of them."""
     loss: Course
@@ -132,6 +134,7 @@ def run_facts(run: Run) -> RunFacts:
         n_layers_matched=sum(layer.matched for layer in manifest.layers),
         tensors=tuple(manifest.tensors),
         recipes=tuple(manifest.recipes),
+        inference=bool(manifest.options.get("inference")),
         emulated=dict(Counter(layer.emulated for layer in manifest.layers if layer.emulated is not None)),
         loss=Course(*row[5:9]),
         grad_norm=Course(*row[9:13]),

@@ -60,7 +60,7 @@ select
         else 'warming up'
     end
 from errors
-where not alternate and source <> 'payload' and pass in ('forward', 'backward')
+where not alternate and source <> 'payload' and is_judged_pass(pass)
 group by recipe, layer, tensor
 order by recipe
 """

@@ -32,10 +32,13 @@ order by kind, min(step), message
 """
 
 _NO_GRADIENT = ": no gradient reached it (frozen, or no backward ran)"
+_NO_STATE = ": no optimizer that keeps it has stepped on its weight"
 _WHY_NOT = {
     "dy": _NO_GRADIENT,
     "dx": ": its input needs no gradient (as in a first layer), or no backward ran",
     "dw": _NO_GRADIENT,
+    "m": _NO_STATE,
+    "v": _NO_STATE,
 }
 
 _SEEN = "select distinct layer, tensor, rank from records order by all"
@@ -81,7 +84,9 @@ def _missing(run: Run) -> Iterator[Problem]:
     if seen and absent:
         listed = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
         yield Problem("missing_rank", f"{len(absent)} of {manifest.world_size} ranks left no records: {listed}")
-    for tensor in manifest.tensors:
+    serves = bool(manifest.options.get("inference"))
+    expected = [t for t in manifest.tensors if not (serves and t in ("dy", "dx", "dw"))]
+    for tensor in expected:
         without = sorted(layers - {layer for layer, name, _ in seen if name == tensor})
         if without:
             yield Problem("missing_tensor", f"no {tensor} was recorded for {some(without)}{_WHY_NOT.get(tensor, '')}")

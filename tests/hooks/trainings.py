@@ -193,6 +193,16 @@ def evaluation(start: Start) -> Facts:
     return {"losses": losses}
 
 
+def serving(start: Start) -> Facts:
+    """A script that loads a model and answers; nothing of it is trained."""
+    model = Net().eval().requires_grad_(False)
+    start(model)
+    with torch.inference_mode():
+        for step in range(3):
+            model(batch(step))
+    return {"n_forwards": 3}
+
+
 class Temperature(nn.Module):
     """A criterion with a parameter of its own."""
 

@@ -14,7 +14,7 @@ create or replace view channel_stats as
 with recorded as (
     select *, case measure when 'sqnr_db' then -worst_value else worst_value end as badness
     from channels
-    where pass in ('forward', 'backward')
+    where is_judged_pass(pass)
 ),
 merged as (
     select

@@ -7,7 +7,7 @@ select
     recipe, fmt, alternate, source, n_nonzero, n_rolls, is_stateful, scale, amax, scale_gap_bits,
     sqnr_db, sqnr_low_db, gain, underflow, underflow_low, overflow, healthy_sqnr_db, db_lost
 from error_ratios
-where pass in ('forward', 'backward')
+where is_judged_pass(pass)
   and healthy_sqnr_db is not null
   and n_nonzero >= getvariable('min_nonzero')
   and not (is_stateful and source = 'simulated' and n_rolls < getvariable('warmup_rolls'));

@@ -34,7 +34,7 @@ select
     coalesce(underflow > getvariable('watch_underflow'), false) as watch_underflow,
     coalesce(overflow > getvariable('watch_overflow'), false) as watch_overflow
 from (select *, per_fmt(fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2')) as sqnr_floor from judged)
-where pass in ('forward', 'backward')
+where is_judged_pass(pass)
   and healthy_sqnr_db is not null
   and n_nonzero >= getvariable('min_nonzero')
   and not (is_stateful and source = 'simulated' and n_rolls < getvariable('warmup_rolls'));

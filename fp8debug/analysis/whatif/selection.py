@@ -13,8 +13,8 @@ from fp8debug.errors import Fp8DebugError, UsageError
 
 StepRanges = Sequence[tuple[int, int | None]]
 
-TRAINING_PASSES = "pass in ('forward', 'backward')"
-"""Evaluation enters no history, and a recomputed pass would count twice."""
+TRAINING_PASSES = "is_judged_pass(pass)"
+"""Evaluation enters no history, unless the run serves, and a recomputed pass would count twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def select(run: Run, layer: str | None, tensors: Sequence[str] | None, steps: St
 
 def create_records(run: Run, selection: Selection) -> int:
     """Make the temporary table `whatif_records`, numbered from 0 in order of observation; their number."""
-    con = run.prepare("tensors kernel_amax")
+    con = run.prepare("tensors kernel_amax is_judged_pass")
     con.execute(f"""
         create or replace temp table whatif_records as
         select

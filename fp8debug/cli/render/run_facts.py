@@ -30,6 +30,8 @@ def _facts(report: Report, facts: RunFacts) -> Iterator[tuple[str, str]]:
     yield "command", escape(facts.command) or "unknown"
     yield "status", _status(facts)
     yield "steps", _steps(facts)
+    if facts.inference:
+        yield "serves", "an inference run: a step is one forward, and evaluation passes are what is judged"
     if facts.loss.first is not None:
         yield "loss", _course(facts.loss)
     if facts.grad_norm.first is not None:
