@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fp8debug.hooks.backends.base import FoundLayer, Observer
+from fp8debug.hooks.backends.compiled import GraphWatch, watch_input, watch_output
 from fp8debug.hooks.backends.kinds import kind_of
 from fp8debug.hooks.backends.placement import WeightPlacements, megatron_placements, placement_of
 from fp8debug.hooks.backends.precision import high_precision, precision_asked
@@ -41,7 +42,7 @@ class ModuleBackend:
             hook = ForwardHook(observer, layer, weights, handles.append)
             handles.append(layer.module.register_forward_hook(hook, prepend=True, with_kwargs=True))
             if "dx" in observer.tensors:
-                handles.append(layer.module.register_forward_pre_hook(InputIsolation(), with_kwargs=True))
+                handles.append(layer.module.register_forward_pre_hook(InputIsolation(hook.token), with_kwargs=True))
 
     def detach(self) -> None:
         """Remove our hooks and no others."""
@@ -66,11 +67,14 @@ class ModuleHook:
 class InputIsolation(ModuleHook):
     """Gives the layer a view of its input, so that the gradient of the view is this GEMM's `dx` and no other's."""
 
+    def __init__(self, token: torch.Tensor | None) -> None:
+        self._token = token
+
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = _input(args, kwargs)
         if not isinstance(x, torch.Tensor) or not x.requires_grad:
             return None
-        own = x.view_as(x)
+        own = watch_input(self._token, x) if torch.compiler.is_compiling() else x.view_as(x)
         return ((own, *args[1:]), kwargs) if args else (args, kwargs | {_input_name(kwargs): own})
 
 
@@ -96,21 +100,32 @@ class ForwardHook(ModuleHook):
         self._keep = keep
         self._weight: weakref.ref[torch.Tensor] | None = None
         self._said: set[str] = set()
+        self._graph = GraphWatch(observer, layer.module, self)
+        self.token = self._graph.token
         self._gemms: dict[tuple[torch.dtype, torch.dtype, int], dict[str, Gemm]] = {}
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         if torch.compiler.is_compiling():  # nothing real to see: these are the compiler's stand-ins
-            return
+            return watch_output(self.token, _input(args, kwargs), self._weight_read(module, args, kwargs), output)
         observer = self._observer
         if not observer.active:
-            return
+            return None
         try:
-            weight = _stored_weight(module, self._parameter)
-            if self._takes_weight:
-                weight = _given_weight(args, kwargs, weight)
+            weight = self._weight_read(module, args, kwargs)
             self._observe(observer, module, _input(args, kwargs), weight, _first_tensor(output))
         except Exception as error:  # whatever goes wrong in here is ours and must not reach the training
             observer.fail(error)
+        return None
+
+    def observe_at_run_time(
+        self, module: nn.Module, x: torch.Tensor, weight: torch.Tensor | None, y: torch.Tensor
+    ) -> None:
+        """What the operator in a compiler's graph calls with real tensors."""
+        self._observe(self._observer, module, x, weight, y)
+
+    def _weight_read(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+        stored = _stored_weight(module, self._parameter)
+        return _given_weight(args, kwargs, stored) if self._takes_weight else stored
 
     def _observe(
         self, observer: Observer, module: nn.Module, x: Any, weight: torch.Tensor | None, y: torch.Tensor | None
