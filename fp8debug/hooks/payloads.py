@@ -63,9 +63,11 @@ class PayloadFacts(NamedTuple):
         if self.recipe is None or self.scale_inv is None:
             return None
         inverse = np.float32(float(self.scale_inv))
-        return ScaleInForce(
-            self.recipe, self.fmt, False, scale_inv(inverse), inverse, None, None, None, None, None, "ok"
-        )
+        for given in self.scales:
+            if (given.recipe, given.fmt) == (self.recipe, self.fmt):
+                return given._replace(scale=scale_inv(inverse), scale_inv=inverse)
+        nothing = (None, None, None, None, None)
+        return ScaleInForce(self.recipe, self.fmt, False, scale_inv(inverse), inverse, *nothing, "ok")
 
 
 def payload_of(seen: Observed) -> Payload | None:
@@ -122,7 +124,7 @@ def count_codes(engine: Engine, payload: Payload) -> Counted:
     counts = np.zeros(256, np.int64)
     for block in layout.flat_blocks(host):
         s1, s2 = checksum.fletcher(layout.raw_bytes(block), s1, s2)
-        counts += np.bincount(block.numpy(), minlength=256)
+        counts += np.bincount(layout.as_array(block), minlength=256)
     size = 1 << fmt.bits
     if counts[size:].any():
         raise UnsupportedDtype(f"payload with codes of more than {fmt.bits} bits: expected {fmt.name}, one code a byte")

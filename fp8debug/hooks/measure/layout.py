@@ -42,13 +42,19 @@ def flat_blocks(t: torch.Tensor, *, aligned: bool = True) -> Iterator[torch.Tens
         yield block.clone(memory_format=torch.contiguous_format).reshape(-1)
 
 
+def as_array(t: torch.Tensor) -> npt.NDArray[Any]:
+    """Return the elements of a CPU tensor, memory shared.
+
+    Not by `t.numpy()`, which forbids ever after to resize the storage: FSDP2 does that to the weights it gathers.
+    """
+    return np.from_dlpack(t.detach())
+
+
 def raw_bytes(flat: torch.Tensor) -> npt.NDArray[np.uint8]:
     """Return the memory of a contiguous CPU vector as bytes, shared with it."""
-    array: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
-    return array
+    return as_array(flat.view(torch.uint8))
 
 
 def patterns(flat: torch.Tensor) -> npt.NDArray[Any]:
     """Return the elements of a CPU vector as unsigned integers of their width, shared with it."""
-    array: npt.NDArray[Any] = flat.view(_UNSIGNED[flat.element_size()]).numpy()
-    return array
+    return as_array(flat.view(_UNSIGNED[flat.element_size()]))

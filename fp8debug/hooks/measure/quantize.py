@@ -19,6 +19,7 @@ from torch import Tensor
 from fp8debug import blocks
 from fp8debug.formats import Float32Array, Format
 from fp8debug.hooks.measure.codecs import fake_quantize, stochastic_fake_quantize
+from fp8debug.hooks.measure.layout import as_array
 from fp8debug.recipes import BlockRecipe, Recipe, TensorRecipe, Tile
 
 
@@ -133,4 +134,4 @@ def _rounding(recipe: TensorRecipe, amax: float, amin: float, fmt: Format) -> Ca
 
 
 def _on_host(compute: Callable[[Float32Array], Float32Array], line: Tensor) -> Tensor:
-    return torch.from_numpy(compute(line.cpu().numpy())).to(line.device)
+    return torch.from_numpy(compute(as_array(line.cpu()))).to(line.device)

@@ -95,7 +95,7 @@ class NumbaEngine(TorchEngine):
 
     def _element_sums(self, t: torch.Tensor, requests: Sequence[tuple[np.float32, Format]]) -> list[ErrorSums]:
         blocks = layout.flat_blocks(layout.storage_order(t), aligned=False)
-        return sums.of_values((block.to(torch.float32).numpy() for block in blocks), requests)
+        return sums.of_values((layout.as_array(block.to(torch.float32)) for block in blocks), requests)
 
     def _borrow(self) -> Scratch:
         """Take this thread's tables, which are gone until they are given back."""

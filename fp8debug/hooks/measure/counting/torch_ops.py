@@ -114,7 +114,7 @@ class TorchEngine:
         exact = ErrorSums()
         with torch.no_grad():
             for chunk in cpu_chunks(t.detach().cpu()):
-                add_elements(exact, chunk.to(torch.float32).numpy(), quantize)
+                add_elements(exact, layout.as_array(chunk.to(torch.float32)), quantize)
         return replace(exact, n_low=low.n_low, low_sum_x2=low.low_sum_x2, low_sum_err2=low.low_sum_err2)
 
     def block_sums(
@@ -139,7 +139,7 @@ class TorchEngine:
         """Sum over the elements of a CPU tensor; the low_ sums are left at 0."""
         found = [ErrorSums() for _ in requests]
         for chunk in cpu_chunks(t):
-            x32 = chunk.to(torch.float32).numpy()
+            x32 = layout.as_array(chunk.to(torch.float32))
             for (scale, fmt), sums in zip(requests, found, strict=True):
                 add_elements(sums, x32, partial(scaled_cast, scale=scale, fmt=fmt))
         return found
