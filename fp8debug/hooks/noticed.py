@@ -28,8 +28,10 @@ class Noticed:
             )
             yield (
                 "nonfinite",
-                f"the first in order of execution: step {moment.step}, micro-batch {moment.microbatch}, {moment.pass_}, "
-                f"{taken.layer} {taken.tensor}" + (f", row {row}" if row is not None else "") + f": {what} values",
+                f"the first in order of execution: step {moment.step}, micro-batch {moment.microbatch}, "
+                f"{moment.pass_}, {taken.layer} {taken.tensor}"
+                + (f", row {row}" if row is not None else "")
+                + f": {what} values",
             )
         if taken.tensor != "x" or taken.counted is None or taken.is_payload:
             return

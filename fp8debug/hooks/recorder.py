@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fp8debug.hooks.masks import RowMasks
 from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health, nonfinite_rows
-from fp8debug.hooks.masks import RowMasks
 from fp8debug.hooks.noticed import Noticed
 from fp8debug.hooks.observed import Observed, Payload
 from fp8debug.hooks.payloads import PayloadFacts, count_codes, decoded, facts_of, is_codes, payload_of
@@ -31,7 +31,6 @@ from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.transforms import outside_transforms, unwrapped
 from fp8debug.recipes import Recipe
 from fp8debug.replay import Moment, ScaleInForce
-
 
 EventCells = tuple[int | None, str, str | None, str | None, str]
 """step, kind, layer, tensor, message"""

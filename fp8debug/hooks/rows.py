@@ -17,8 +17,8 @@ import torch
 
 from fp8debug.formats import Format
 from fp8debug.hooks.details import DetailMaker, is_detailed
-from fp8debug.hooks.measure.engine import Counted, Engine
 from fp8debug.hooks.masks import BY_ROWS
+from fp8debug.hooks.measure.engine import Counted, Engine
 from fp8debug.hooks.measure.health import Health
 from fp8debug.hooks.observed import LOCAL, Placement
 from fp8debug.hooks.payload_watch import PayloadWatch

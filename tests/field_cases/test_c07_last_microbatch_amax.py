@@ -1,0 +1,45 @@
+"""C07: of a step's micro-batches only the last one's amax reaches the history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from fp8debug.formats import E4M3
+from fp8debug.replay import ScaleInForce
+
+if TYPE_CHECKING:
+    from tests.field_cases.conftest import Opened, Replay
+
+
+def uniform(amax: float, seed: int) -> torch.Tensor:
+    x = (torch.rand(64, 64, generator=torch.Generator().manual_seed(seed)) * 2 - 1) * amax
+    x[0, 0] = amax
+    return x
+
+
+def test_every_microbatch_is_judged_by_itself(replay: Replay, opened: Opened) -> None:
+    scale = np.float32(224)
+    last = ScaleInForce("delayed", E4M3, False, scale, 1 / scale, 2.0, 16, 0, 10, 0, "ok")
+    for microbatch, amax in enumerate((8.0, 1.0, 1.0, 2.0)):
+        replay.observe("x", uniform(amax, microbatch), microbatch=microbatch, framework=(last,))
+    replay.session.close()
+    run = opened()
+    first, *others = run.sql(
+        "select scale_gap_bits, overflow, cosine, sqnr_db from tensor_errors where source = 'framework' "
+        "order by microbatch"
+    ).fetchall()
+    assert first == (
+        pytest.approx(2.0), pytest.approx(0.74, rel=0.05), pytest.approx(0.928, abs=0.005), pytest.approx(3.7, abs=0.3)
+    )  # fmt: skip
+    for _, overflow, _, sqnr_db in others:
+        assert (overflow, sqnr_db) == (0, pytest.approx(31.7, abs=0.5))
+    ((worst, used, seen),) = run.sql(
+        "select max(scale_gap_bits), any_value(amax_used), max(amax) from scale_gaps where source = 'framework'"
+    ).fetchall()
+    assert (worst, used, seen) == (pytest.approx(2.0), 2.0, 8.0)
+    ((summary,),) = run.sql("select worst_sqnr_db from layer_summary where recipe = 'delayed'").fetchall()
+    assert summary == pytest.approx(3.7, abs=0.3)
