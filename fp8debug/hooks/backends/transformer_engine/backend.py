@@ -53,6 +53,7 @@ class TransformerEngineBackend:
 
     def attach(self, model: nn.Module, layers: Sequence[FoundLayer], observer: Observer) -> None:
         """Watch the modules of these layers."""
+        inspection.start_late()
         self._observer, self._problem = observer, inspection.problem()
         LINK.receiver = self
         placements = WeightPlacements(model)

@@ -112,7 +112,7 @@ def _fail(receiver: Receiver | None, error: Exception) -> None:
 
 
 def _answers_are_pairs() -> bool:
-    """Whether this Transformer Engine has (bool, next iteration) answers: a pair is True, and refused, in older ones."""
+    """Whether this Transformer Engine takes (bool, next iteration); to older ones a pair is True, or an error."""
     try:
         api = sys.modules["nvdlfw_inspect.registry"].Registry.data["transformer_engine"].api
         answer = api._default_api_impl.inspect_tensor_enabled({}, layer_name="", tensor_name="activation", iteration=0)

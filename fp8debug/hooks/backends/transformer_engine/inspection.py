@@ -65,7 +65,7 @@ def problem() -> str | None:
 
 
 def start() -> None:
-    """Start the debug API unless it runs, or a module has been made without it; notes what goes wrong, raises nothing."""
+    """Start the debug API, unless it runs or a module was made without it; notes what goes wrong, raises nothing."""
     state = sys.modules[DEBUG_STATE].TEDebugState
     if manager() is not None or state.debug_enabled is False:
         return
@@ -78,6 +78,19 @@ def start() -> None:
         _Own.problem = f"nvdlfw-inspect could not be started ({type(error).__name__}: {error})"
         if manager() is not None:
             sys.modules["nvdlfw_inspect.api"].end_debug()
+
+
+def start_late() -> None:
+    """Start it for modules that exist already, unless Transformer Engine has ruled that out.
+
+    It rules, when a module is made, if `nvdlfw_inspect` has been imported by then.
+    """
+    module = sys.modules.get(DEBUG_STATE)
+    if module is None or manager() is not None or module.TEDebugState.debug_enabled is not None:
+        return
+    start()
+    if manager() is not None:
+        module.TEDebugState.initialize()
 
 
 def _initialize(te_features: Path) -> None:

@@ -119,6 +119,7 @@ class OperandScales:
             state.n_rolled,
             self._set_at_step,
             "ok" if is_set else "warmup",
+            scales.ran,
         )
 
     def _amax_used(self, state: SlotState) -> float | None:
