@@ -77,6 +77,11 @@ class SyntheticRun:
         keep_values: bool = False,
         approx: str | None = None,
         zeros_counted: bool = True,
+        placement: str = "local",
+        shard: str | None = None,
+        replica_of: int | None = None,
+        checksum: int | None = None,
+        status: str | None = None,
     ) -> int:
         """Add one record with its scales and, when sampled, its histogram and errors; returns its seq.
 
@@ -93,8 +98,9 @@ class SyntheticRun:
         self._keys[seq] = key
         health = _health(x) if zeros_counted else {"n": x.size, "amax": _amax(x)}
         self._put("tensors", key, health, shape=list(x.shape), dtype="bfloat16", gemm_dtype="bfloat16",
-                  placement="local", row_class="all", sampled=sampled, status="ok" if x.size else "empty",
-                  approx=approx)  # fmt: skip
+                  placement=placement, shard=shard, replica_of=rank if replica_of is None else replica_of,
+                  row_class="all", sampled=sampled, status=status or ("ok" if x.size else "empty"), approx=approx,
+                  checksum=checksum)  # fmt: skip
         for s in scales:
             inverse = None if s.scale is None else scale_inv(np.float32(s.scale))
             self._put("scales", key, recipe=s.recipe, fmt=s.fmt or fmt, alternate=s.alternate, source=s.source,
@@ -117,7 +123,7 @@ class SyntheticRun:
         for recipe, name, alternate, source, used in in_force:
             sums = error_sums(distinct, counts, np.float32(used), FORMATS[name])
             self._put("errors", key, asdict(sums), recipe=recipe, fmt=name, alternate=alternate, source=source,
-                      scale_scope="record", scale=used, approx=approx)  # fmt: skip
+                      scale_scope="record" if recipe == "current" else "rank", scale=used, approx=approx)  # fmt: skip
         return seq
 
     def add_detail(self, table: str, seq: int, **cells: Any) -> None:

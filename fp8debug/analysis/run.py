@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +12,8 @@ from typing import Any
 import duckdb
 
 from fp8debug.analysis import thresholds as rule_thresholds
+from fp8debug.analysis.merge.layers import RankedLayer, merged_layers
+from fp8debug.analysis.merge.presence import Presence, presence
 from fp8debug.analysis.parts import BadFile, create_stored_views, quote_name
 from fp8debug.analysis.scope import Scope, restrict
 from fp8debug.analysis.views import Views
@@ -28,6 +30,8 @@ class Run:
         problems: parts that were left out; the view `events` has them too.
         thresholds: the numbers in force for the rules.
         is_empty: True when nothing was recorded yet.
+        layers: those of the model, over all ranks.
+        presence: which ranks left records; None for a run of one rank.
     """
 
     def __init__(
@@ -38,9 +42,13 @@ class Run:
         problems: list[BadFile],
         thresholds: dict[str, float],
         is_empty: bool,
+        layers: tuple[RankedLayer, ...] = (),
+        presence: Presence | None = None,
     ) -> None:
         self._con = con
-        self._views = Views(con)
+        self._views = _views(con, manifest) if presence is not None and len(presence.recorded) > 1 else Views(con)
+        self.layers = layers
+        self.presence = presence
         self.path = path
         self.manifest = manifest
         self.problems = problems
@@ -117,14 +125,27 @@ def open_run(
         # Views stand on views: without the cache each of them reads the same footers again.
         con.execute("set parquet_metadata_cache = true")
         problems, n_parts = create_stored_views(con, run_dir)
+        ranks = run_dir.read_ranks()
+        found = presence(con, run_dir, manifest, ranks)
         if scope is not None and n_parts:
             restrict(con, scope, manifest)
-        _create_memory_tables(con, manifest, problems)
+        if found is not None:  # histories need all steps, whatever the scope
+            con.execute("create view if not exists stored.all_tensors as from stored.tensors")
+        layers = merged_layers(manifest, ranks)
+        _create_memory_tables(con, layers, found, problems)
         rule_thresholds.set_variables(con, numbers)
+        con.execute(f"set variable is_inference = {bool(manifest.options.get('inference'))}")
     except BaseException:
         con.close()
         raise
-    return Run(con, run_dir.path, manifest, problems, numbers, is_empty=n_parts == 0)
+    return Run(con, run_dir.path, manifest, problems, numbers, n_parts == 0, layers, found)
+
+
+def _views(con: duckdb.DuckDBPyConnection, manifest: Manifest) -> Views:
+    """Those of a run of several ranks."""
+    from fp8debug.analysis.merge.views import filled_tables, views_of_ranks
+
+    return Views(con, views_of_ranks(), filled_tables(str(manifest.options.get("rolls", "microbatch"))))
 
 
 def _config(memory_limit: str | None, threads: int | None) -> dict[str, str | bool | int | float | list[str]]:
@@ -140,15 +161,28 @@ def _config(memory_limit: str | None, threads: int | None) -> dict[str, str | bo
     return config
 
 
-def _create_memory_tables(con: duckdb.DuckDBPyConnection, manifest: Manifest, problems: list[BadFile]) -> None:
-    """What is not in Parquet: the manifest's layers, and the files that were left out."""
+def _create_memory_tables(
+    con: duckdb.DuckDBPyConnection,
+    layers: Sequence[RankedLayer],
+    found: Presence | None,
+    problems: Sequence[BadFile],
+) -> None:
+    """What is not in Parquet: the layers, ranks that are missing, and the files that were left out."""
     con.execute(
         """
         create table stored.layers as
         select unnest($layers::struct(name varchar, raw_name varchar, class_name varchar, root varchar,
-                                      in_features bigint, out_features bigint, matched boolean)[], recursive := true)
+                                      in_features bigint, out_features bigint, matched boolean, backend varchar,
+                                      kind varchar, ranks int[])[], recursive := true)
         """,
-        {"layers": [asdict(layer) for layer in manifest.layers]},
+        {"layers": [asdict(layer.info) | {"ranks": layer.ranks} for layer in layers]},
+    )
+    con.execute(
+        """
+        create table stored.rank_notes as
+        select unnest($notes::struct(rank int, step bigint, message varchar)[], recursive := true)
+        """,
+        {"notes": [asdict(note) for note in found.notes] if found is not None else []},
     )
     con.execute(
         """

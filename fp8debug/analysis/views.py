@@ -9,7 +9,7 @@ together would cost more than most questions: hence the laziness.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -51,10 +51,23 @@ def sql_files() -> dict[str, SqlFile]:
 
 
 class Views:
-    """Which of the shipped views and macros a connection has."""
+    """Which of the shipped views and macros a connection has.
 
-    def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
+    Args:
+        con: where they are created.
+        others: files that take the place of shipped ones, by name.
+        fill: by name of a table, what puts rows into it once it is created.
+    """
+
+    def __init__(
+        self,
+        con: duckdb.DuckDBPyConnection,
+        others: Mapping[str, SqlFile] | None = None,
+        fill: Mapping[str, Callable[[duckdb.DuckDBPyConnection], None]] | None = None,
+    ) -> None:
         self._con = con
+        self._others = others or {}
+        self._fill = fill or {}
         self._created: set[str] = set()
 
     @property
@@ -79,11 +92,13 @@ class Views:
     def _create(self, name: str) -> None:
         if name in self._created:
             return
-        file = sql_files()[name]
+        file = self._others.get(name) or sql_files()[name]
         for needed in file.needs:
             self._create(needed)
         self._con.execute(file.text)
         self._created.add(name)
+        if name in self._fill:
+            self._fill[name](self._con)
 
 
 def _read_all() -> Iterator[tuple[str, str]]:
@@ -93,15 +108,19 @@ def _read_all() -> Iterator[tuple[str, str]]:
             yield entry.name, entry.read_text(encoding="utf-8")
 
 
-def _parse(file_name: str, text: str, earlier: dict[str, SqlFile]) -> SqlFile:
-    name = file_name.removesuffix(".sql").partition("_")[2]
+def _parse(file_name: str, text: str, earlier: Iterable[str]) -> SqlFile:
+    return parse_file(file_name.removesuffix(".sql").partition("_")[2], text, earlier)
+
+
+def parse_file(name: str, text: str, known: Iterable[str]) -> SqlFile:
+    """The file called `name`, which may use what is `known`."""
     head, _, body = text.partition("create or replace ")
     first, _, rest = head.partition("\n")
     kind = body.split()[0].replace("temp", "table")
     if kind == "macro" and re.search(r"\) as table\b", body):
         kind = "table macro"
     words = _words(body)
-    needs = tuple(n for n in earlier if n in words)
+    needs = tuple(n for n in known if n in words)
     return SqlFile(
         name, kind, first.removeprefix("-- "), dict(_COLUMN_LINE.findall(rest)), text, "-- Internal." in rest, needs
     )

@@ -10,8 +10,9 @@ with joined as (
         s.*, t.amax, t.sampled, t.row_class,
         coalesce(t.n - t.n_zero - t.n_nan - t.n_posinf - t.n_neginf, t.n) as n_nonzero,
         kernel_amax(t.amax, t.n_posinf, t.n_neginf) as seen_amax
-    from stored.scales as s
+    from judged_scales as s
     join tensors as t using (segment, rank, seq)
+    where s.sets_amax
 ),
 judged as (
     select

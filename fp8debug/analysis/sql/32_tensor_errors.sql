@@ -9,6 +9,6 @@ select
 from error_ratios as r
 left join (
     select segment, rank, seq, fmt, arg_min(scale, recipe) as scale
-    from stored.scales
+    from judged_scales
     group by segment, rank, seq, fmt
 ) as d using (segment, rank, seq, fmt);

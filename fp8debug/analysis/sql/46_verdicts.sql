@@ -16,9 +16,11 @@ select
     reason(
         tensor, by_gap, by_underflow, by_gain, by_sqnr, scale_gap_bits, underflow, underflow_low, overflow, gain,
         sqnr_db, sqnr_low_db, healthy_sqnr_db, scale_is_frozen, min_scale
-    ) || case level when 'watch' then '; effect on the loss unknown' else '' end as reason
+    ) || coalesce('; ' || ranks, '')
+    || case level when 'watch' then '; effect on the loss unknown' else '' end as reason
 from (
     select *, bool_or(level = 'hit' and is_persistent) over (partition by recipe, fmt, layer, tensor) as is_candidate
     from operands
 )
+left join worst_ranks using (recipe, fmt, layer, tensor)
 where is_persistent and (level = 'hit' or not is_candidate);

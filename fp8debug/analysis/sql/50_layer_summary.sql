@@ -32,6 +32,5 @@ select
     median(scale_gap_bits) as scale_gap_bits, max(scale_gap_bits) as max_scale_gap_bits,
     min(amin) as amin, max(amax) as amax,
     median(db_lost) as db_lost, max(db_lost) as worst_db_lost, any_value(healthy_sqnr_db) as healthy_sqnr_db
-from error_ratios
-where pass in ('forward', 'backward')
+from layer_records
 group by recipe, fmt, alternate, layer, tensor;

@@ -1,0 +1,78 @@
+"""Which ranks of a run left records, and which left none, stopped early or switched themselves off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import duckdb
+
+from fp8debug.analysis.liveness import liveness
+from fp8debug.rundir import Manifest, RankInfo, RunDir
+
+_LAST_STEPS = """
+select rank, max(step)
+from (select rank, step from stored.tensors union all select rank, step from stored.steps)
+group by rank
+order by rank
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RankNote:
+    """One thing to know of one rank."""
+
+    rank: int
+    step: int | None
+    """The last that it recorded."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """The ranks of a run."""
+
+    n_ranks: int
+    recorded: tuple[int, ...]
+    """Those that left records."""
+    notes: tuple[RankNote, ...]
+    """In order of ranks."""
+
+
+def presence(
+    con: duckdb.DuckDBPyConnection, run: RunDir, manifest: Manifest, ranks: Sequence[RankInfo]
+) -> Presence | None:
+    """Look at what each rank left; None for a run of one rank. Needs the stored views, not narrowed."""
+    with_files = {part.parent.name for table in ("tensors", "steps") for part in run.parts(table)}
+    n_ranks = max([manifest.world_size, *(info.world_size for info in ranks)])
+    if n_ranks == 1 and len(with_files) <= 1:
+        return None
+    last = dict(con.execute(_LAST_STEPS).fetchall())
+    said = {info.rank: info for info in ranks}
+    is_running = liveness(run, manifest).status == "running"
+    n_ranks = max([n_ranks, *(rank + 1 for rank in last)])
+    return Presence(n_ranks, tuple(last), tuple(_notes(n_ranks, last, said, is_running)) if last else ())
+
+
+def _notes(
+    n_ranks: int, last: Mapping[int, int | None], said: Mapping[int, RankInfo], is_running: bool
+) -> Iterator[RankNote]:
+    newest = max((step for step in last.values() if step is not None), default=None)
+    for rank in range(n_ranks):
+        step, info = last.get(rank), said.get(rank)
+        if rank not in last:
+            yield RankNote(rank, None, f"rank {rank} left no {'records' if info is not None else 'files'}{_why(info)}")
+        elif info is not None and info.status == "disabled":
+            yield RankNote(rank, step, f"rank {rank} switched itself off{_at(step)}{_why(info)}")
+        elif step is not None and newest is not None and step < newest and not is_running:
+            yield RankNote(
+                rank, step, f"rank {rank} recorded nothing after step {step}, others went on to step {newest}"
+            )
+
+
+def _at(step: int | None) -> str:
+    return "" if step is None else f", last recorded step {step}"
+
+
+def _why(info: RankInfo | None) -> str:
+    return f": {info.status_reason}" if info is not None and info.status_reason else ""

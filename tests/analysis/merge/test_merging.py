@@ -1,0 +1,238 @@
+"""Ranks merged by views: figures of the whole tensor, worked out by numpy over its concatenated pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fp8debug.analysis import Run, open_run
+from fp8debug.formats import E4M3, E5M2, Format
+from fp8debug.metrics import error_sums
+from fp8debug.recipes import DelayedScaling
+
+Array = npt.NDArray[np.float32]
+HISTORY = DelayedScaling(amax_history_len=4)
+STEPS = 6
+
+
+def bf16(module: ModuleType, rng: np.random.Generator, deviation: float, shape: tuple[int, ...]) -> Array:
+    x: Array = module.as_bfloat16(rng.normal(0, deviation, shape))
+    return x
+
+
+def bins_of(x: Array) -> dict[tuple[float, bool], int]:
+    """(value, sign bit) -> how often, by numpy over the whole tensor."""
+    bits, counts = np.unique(x.ravel().view(np.uint32), return_counts=True)
+    return {(float(v), bool(np.signbit(v))): int(c) for v, c in zip(bits.view(np.float32), counts, strict=True)}
+
+
+def merged_bins(run: Run, step: int, tensor: str) -> dict[tuple[float, bool], int]:
+    rows = run.sql(
+        "select value, signbit(value), count from merged_histograms where step = $step and tensor = $tensor",
+        step=step, tensor=tensor,
+    ).fetchall()  # fmt: skip
+    return {(value, sign): count for value, sign, count in rows}
+
+
+def one(run: Run, query: str, **parameters: Any) -> dict[str, Any]:
+    relation = run.sql(query, **parameters)
+    rows = relation.fetchall()
+    assert len(rows) == 1, rows
+    return dict(zip(relation.columns, rows[0], strict=True))
+
+
+def check_group(run: Run, tensor: str, whole: list[Array], fmt: Format) -> None:
+    """Group scales and merged errors against one history and one cast over the whole tensor of each step."""
+    state = HISTORY.new_state([fmt])
+    for step, x in enumerate(whole):
+        scale = state.scale(fmt)
+        key: dict[str, Any] = {"tensor": tensor, "fmt": fmt.name, "step": step}
+        where = "where tensor = $tensor and fmt = $fmt and step = $step"
+        group = one(run, f"select amax, scale, n_rolls from group_scales {where}", **key)
+        assert group == {"amax": np.abs(x).max(), "scale": scale, "n_rolls": step}
+        got = one(run, f"from merged_errors {where} and scale_scope = 'group'", **key)
+        want = error_sums(*np.unique(x, return_counts=True), scale, fmt)
+        assert got["scale"] == scale
+        for name in ("n", "n_nonzero", "n_underflow", "n_overflow"):
+            assert got[name] == getattr(want, name), name
+        for name in ("sum_x2", "sum_q2", "sum_xq", "sum_err2"):
+            assert got[name] == pytest.approx(getattr(want, name), rel=1e-12), name
+        state.observe(float(np.abs(x).max()))
+        state.roll(step)
+
+
+def test_data_parallel(new_ranks: Callable[..., Any], synthetic_run: ModuleType) -> None:
+    rng = np.random.default_rng(0)
+    written = new_ranks(4)
+    xs, ws, dys = [], [], []
+    for step in range(STEPS):
+        # Ranks differ in size and in magnitude, rank 3 has no tokens in step 2.
+        x = {r: bf16(synthetic_run, rng, 2.0**r, (8 + r if (r, step) != (3, 2) else 0, 16)) for r in range(4)}
+        x[0].flat[:3] = (0.0, -0.0, 0.0)
+        dy = {r: bf16(synthetic_run, rng, 1e-3 * 4**r, (8, 16)) for r in range(4)}
+        w = bf16(synthetic_run, rng, 0.02 * (1 + step), (16, 16))
+        written.give("fc", "x", x, step=step)
+        written.give("fc", "w", dict.fromkeys(range(4), w), step=step, placement="replicate",
+                     owners=dict.fromkeys(range(4), 0))  # fmt: skip
+        written.give("fc", "dy", dy, step=step)
+        xs.append(np.concatenate(list(x.values())))
+        ws.append(w)
+        dys.append(np.concatenate(list(dy.values())))
+    written.steps(range(STEPS))
+    with open_run(written.write()) as run:
+        for step in range(STEPS):
+            assert merged_bins(run, step, "x") == bins_of(xs[step])
+            assert merged_bins(run, step, "w") == bins_of(ws[step])
+        merged = one(run, "from merged_tensors where step = 0 and tensor = 'x'")
+        assert (merged["n"], merged["n_zero"], merged["n_neg_zero"]) == (xs[0].size, (xs[0] == 0).sum(), 1)
+        assert merged["amax"] == np.abs(xs[0]).max()
+        assert merged["amin"] == np.abs(xs[0][xs[0] != 0]).min()
+        assert (merged["ranks"], merged["is_complete"]) == ([0, 1, 2, 3], True)
+        assert one(run, "from merged_tensors where step = 0 and tensor = 'w'")["ranks"] == [0]
+        check_group(run, "x", xs, E4M3)
+        check_group(run, "w", ws, E4M3)
+        check_group(run, "dy", dys, E5M2)
+        check_group(run, "dy", dys, E4M3)
+        # A recipe that scales each record: its rows add as they are.
+        (sums,) = run.sql(
+            "select sum(sum_err2), sum(n)::bigint from errors where step = 1 and tensor = 'x' and recipe = 'current'"
+        ).fetchall()
+        added = one(run, "from merged_errors where step = 1 and tensor = 'x' and recipe = 'current'")
+        assert (added["scale_scope"], added["sum_err2"], added["n"]) == ("record", *sums)
+        assert run.sql("from replica_checks where not agree").fetchall() == []
+        assert one(run, "select count(*) as n, min(n_replicas) as low from replica_checks") == {"n": STEPS, "low": 4}
+
+
+def test_tensor_parallel(new_ranks: Callable[..., Any], synthetic_run: ModuleType) -> None:
+    rng = np.random.default_rng(1)
+    written = new_ranks(4)
+    ws, xs = [], []
+    uneven = [0, 5, 10, 15, 15]  # the last shard is empty
+    for step in range(STEPS):
+        w = bf16(synthetic_run, rng, 0.02, (15, 16))
+        w[:5] *= np.float32(8)
+        x = bf16(synthetic_run, rng, 1.0 + step, (8, 16))
+        written.give("col", "w", {r: w[uneven[r] : uneven[r + 1]] for r in range(4)}, step=step, placement="shard(0)",
+                     shards={r: f"{r}/4" for r in range(4)})  # fmt: skip
+        written.give("col", "x", dict.fromkeys(range(4), x), step=step, placement="replicate",
+                     owners=dict.fromkeys(range(4), 0))  # fmt: skip
+        # Two data parallel groups of two tensor parallel ranks: rank 2 and 3 hold what 0 and 1 hold.
+        written.give("row", "w", {r: w[:14].reshape(2, -1, 16)[r % 2] for r in range(4)}, step=step,
+                     placement="replicate,shard(1)", shards={r: f"{r % 2}/2" for r in range(4)},
+                     owners={r: r % 2 for r in range(4)})  # fmt: skip
+        written.give("row", "y", dict.fromkeys(range(4), x), step=step, placement="partial")
+        ws.append(w)
+        xs.append(x)
+    written.steps(range(STEPS))
+    with open_run(written.write()) as run:
+        for step in range(STEPS):
+            assert merged_bins(run, step, "x") == bins_of(xs[step])
+        whole = dict(
+            run.sql("select value, count from merged_histograms where step = 2 and layer = 'col' and tensor = 'w'")
+            .fetchall()
+        )  # fmt: skip
+        assert whole == {value: count for (value, _), count in bins_of(ws[2]).items()}
+        rows = run.sql("select layer, ranks, n_pieces, is_complete, n from merged_tensors where step = 1 "
+                       "order by layer, tensor").fetchall()  # fmt: skip
+        assert rows == [
+            ("col", [0, 1, 2, 3], 4, True, 240), ("col", [0], None, True, 128), ("row", [0, 1], 2, True, 224)
+        ]  # fmt: skip
+        # Partial sums are in nothing that is merged, and keep their own figures.
+        assert run.sql("from merged_histograms where tensor = 'y'").fetchall() == []
+        assert run.sql("from group_scales where tensor = 'y'").fetchall() == []
+        scopes = run.sql("select distinct scale_scope from error_ratios where tensor = 'y'").fetchall()
+        assert sorted(scopes) == [("rank",), ("record",)]
+
+
+def test_micro_batches_and_a_layer_called_on_some_ranks_alone(
+    new_ranks: Callable[..., Any], synthetic_run: ModuleType
+) -> None:
+    rng = np.random.default_rng(2)
+    written, amaxes = new_ranks(2), []
+    for step in range(4):
+        for microbatch in range(2):
+            x = {r: bf16(synthetic_run, rng, 1 + 4 * r, (8, 8)) for r in range(2)}
+            if microbatch:
+                del x[step % 2]
+            written.give("expert", "x", x, step=step, microbatch=microbatch)
+            amaxes.append(max(float(np.abs(v).max()) for v in x.values()))
+        written.give("fc", "x", x | {step % 2: x[1 - step % 2]}, step=step)
+    with open_run(written.write()) as run:
+        scales = run.sql("select scale, status from group_scales where layer = 'expert' order by step, microbatch")
+        got = scales.fetchall()
+    state = HISTORY.new_state([E4M3])
+    for (scale, status), amax in zip(got, amaxes, strict=True):
+        assert (scale, status) == (state.scale(E4M3), "ok" if state.n_rolls else "warmup")
+        state.observe(amax)
+        state.roll(0)
+
+
+def test_a_rank_that_stops_leaves_the_history_incomplete(
+    new_ranks: Callable[..., Any], synthetic_run: ModuleType
+) -> None:
+    rng = np.random.default_rng(3)
+    written = new_ranks(2)
+    for step in range(STEPS):
+        ranks = range(2) if step < 3 else range(1)
+        written.give("fc", "x", {r: bf16(synthetic_run, rng, 1.0, (8, 8)) for r in ranks}, step=step)
+        written.give("fc", "w", dict.fromkeys(ranks, np.ones((4, 4), np.float32)), step=step, placement="replicate",
+                     owners=dict.fromkeys(ranks, 0))  # fmt: skip
+    with open_run(written.write()) as run:
+        query = "select step, status from group_scales where tensor = '{}' order by step"
+        assert run.sql(query.format("x")).fetchall() == [
+            (0, "warmup"), (1, "ok"), (2, "ok"), (3, "ok"), (4, "history_incomplete"), (5, "history_incomplete")
+        ]  # fmt: skip
+        # What the rank that went on holds too is not missing.
+        assert {status for _, status in run.sql(query.format("w")).fetchall()} == {"warmup", "ok"}
+        assert run.sql("select step from merged_tensors where not is_complete order by step").fetchall() == [
+            (3,), (4,), (5,)
+        ]  # fmt: skip
+        last = one(run, "select max(step) as step from merged_errors where scale_scope = 'group' and tensor = 'x'")
+        assert last == {"step": 3}
+
+
+def test_the_lowest_replica_present_stands_for_a_missing_one(new_ranks: Callable[..., Any]) -> None:
+    written = new_ranks(4)
+    w = np.arange(16, dtype=np.float32)
+    written.give("fc", "w", {r: w[8 * (r % 2) :][:8] for r in (1, 2, 3)}, step=0, placement="replicate,shard(0)",
+                 shards={r: f"{r % 2}/2" for r in range(4)}, owners={r: r % 2 for r in range(4)})  # fmt: skip
+    with open_run(written.write()) as run:
+        assert run.sql("select rank, owner from shards order by rank").fetchall() == [(1, 1), (2, 0)]
+        assert one(run, "select ranks, amax, n from merged_tensors") == {"ranks": [1, 2], "amax": 15.0, "n": 16}
+
+
+def test_replicas_that_differ(new_ranks: Callable[..., Any]) -> None:
+    written = new_ranks(4)
+    owners = dict.fromkeys(range(4), 0)
+    for step in range(3):
+        same = np.arange(8, dtype=np.float32)
+        pieces = dict.fromkeys(range(4), same)
+        if step == 1:
+            pieces[2] = same[::-1].copy()
+        if step == 2:
+            pieces[3] = np.array([*same[:-1], np.inf], np.float32)
+        written.give("fc", "w", pieces, step=step, placement="replicate", owners=owners)
+    with open_run(written.write()) as run:
+        rows = run.sql("select step, agree, differs, odd_ranks from replica_checks order by step").fetchall()
+    assert rows == [
+        (0, True, [], []), (1, False, ["checksum"], [2]), (2, False, ["amax", "nonfinite", "checksum"], [3])
+    ]  # fmt: skip
+
+
+def test_a_scope_of_steps_keeps_the_histories(new_ranks: Callable[..., Any], synthetic_run: ModuleType) -> None:
+    from fp8debug.analysis.scope import Scope
+
+    rng = np.random.default_rng(4)
+    written = new_ranks(2)
+    for step in range(STEPS):
+        written.give("fc", "x", {r: bf16(synthetic_run, rng, 2.0**-step, (8, 8)) for r in range(2)}, step=step)
+    path = written.write()
+    query = "select step, scale from scale_gaps where step >= 4 order by step"
+    with open_run(path) as run, open_run(path, scope=Scope(steps=((4, None),))) as narrowed:
+        assert narrowed.sql(query).fetchall() == run.sql(query).fetchall()
+        assert len(run.sql(query).fetchall()) == 2
