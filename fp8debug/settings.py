@@ -5,6 +5,7 @@ The only module that knows the names of all settings in all sources; what it can
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Callable, Mapping
@@ -102,13 +103,39 @@ def load_options(
     return CaptureOptions(**values, exclude_must_match=not only_in_file)
 
 
+def as_environment(given: Mapping[str, object], config_file: str | None = None) -> dict[str, str]:
+    """Variables that mean to another process what `given` and `config_file` mean to `load_options` here."""
+    told = {SETTINGS[field].environment: value for field, value in given.items() if value not in (None, [], ())}
+    variables = {
+        name: json.dumps(list(value)) if isinstance(value, (list, tuple)) else str(value)
+        for name, value in told.items()
+    }
+    return variables | ({} if config_file is None else {CONFIG_VARIABLE: os.path.abspath(config_file)})
+
+
+def _from_variable(text: str) -> str | list[str]:
+    """A list is written as JSON; everything else is text, also a regex that begins like one."""
+    if text.startswith("["):
+        try:
+            value = json.loads(text)
+        except ValueError:
+            return text
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return value
+    return text
+
+
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     known = {setting.environment: field for field, setting in SETTINGS.items()} | {RUN_DIR_VARIABLE: "out"}
     ours = {name for name, value in environment.items() if name.startswith(PREFIX) and value}
     ours -= {CONFIG_VARIABLE, LAUNCH_VARIABLE}
     for variable in sorted(ours - set(known)):
         raise _unknown("environment", variable, [*known, CONFIG_VARIABLE, LAUNCH_VARIABLE])
-    return {field: _parsed(SETTINGS[field], name, environment[name]) for name, field in known.items() if name in ours}
+    return {
+        field: _parsed(SETTINGS[field], name, _from_variable(environment[name]))
+        for name, field in known.items()
+        if name in ours
+    }
 
 
 def _from_file(named: str | None, folder: Path) -> dict[str, Any]:

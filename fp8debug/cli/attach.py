@@ -139,6 +139,8 @@ def attach(
 ) -> None:
     """Run a training script and record its tensors.
 
+    A launcher's command is run so that every rank is recorded: fp8debug attach -- torchrun --nproc-per-node 2 train.py.
+
     The script needs no change: it sees its own arguments, standard output and exit code as if it ran directly. An
     option that is not given is taken from its environment variable, such as FP8DEBUG_RAW_EVERY, then from the
     configuration file, then from the default in brackets.
@@ -175,10 +177,20 @@ def attach(
     }
 
     def launch() -> Callable[[], int]:
+        from fp8debug.cli import launcher
         from fp8debug.cli.targets import find_target
         from fp8debug.settings import load_options
 
         options = load_options(given, config_file=config)
+        words = [script, *(args or ())]
+        if launcher.is_launcher_module(script) if module else launcher.is_launcher(script):
+            from fp8debug.cli.launch import LaunchedCommand
+
+            command = launcher.of_module(script, words[1:]) if module else launcher.under_attach(words)
+            title = launcher.script_of(command)
+            return LaunchedCommand(command, options, given, config_file=config, title=title).start()
+        if not module and (problem := launcher.why_no_script(script)) is not None:
+            raise problem
         target = find_target(script, module=module)
         from fp8debug.cli.watch import Watch  # torch: only once everything cheap is in order
 

@@ -11,12 +11,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fp8debug.cli.exit_codes import ExitCode
+from fp8debug.cli.launch import PARENT
 from fp8debug.cli.runner import hide_own_frames, load, run
 from fp8debug.cli.targets import NotRunnable, Target
 from fp8debug.cli.termination import saving_on_sigterm
 from fp8debug.config import CaptureOptions
 from fp8debug.hooks.autoattach import AutoAttach, StopBeforeTraining
-from fp8debug.hooks.launch import rank_and_world
+from fp8debug.settings import LAUNCH_VARIABLE
 
 if TYPE_CHECKING:
     from fp8debug.hooks.session import CloseSummary
@@ -37,7 +38,6 @@ class Watch:
         self.arguments = tuple(arguments)
         self.options = options
         self.process = os.getpid()
-        self.rank, _ = rank_and_world()
         self.heard = ""
         """The last line that the hooks said."""
         self.epilogue: list[str] = []
@@ -67,7 +67,7 @@ class Watch:
 
     def _hear(self, line: str) -> None:
         self.heard = line.removeprefix(PREFIX)
-        self.say(line)
+        self.say(f"{PREFIX}rank {self.hooks.rank}: {self.heard}" if self.hooks.rank else line)
 
     def _print(self, line: str) -> None:
         with suppress(OSError, ValueError):  # a closed stderr must not cost the training its exit code
@@ -113,7 +113,8 @@ class Watch:
             return
         # Without a model the hooks say nothing, unless they had to give up.
         why = (self.heard if summary is None else "") or (STOPPED_EARLY if status != "closed" else NOTHING_RAN)
-        self.epilogue = _last_lines(summary, why_nothing=why, rank=self.rank)
+        is_launched = os.environ.get(LAUNCH_VARIABLE, "").startswith(PARENT)
+        self.epilogue = _last_lines(summary, why_nothing=why, rank=self.hooks.rank, is_launched=is_launched)
 
     def _say_epilogue(self) -> None:
         for line in self.epilogue:
@@ -127,14 +128,17 @@ class Watch:
         return stop.exit_code
 
 
-def _last_lines(summary: CloseSummary | None, *, why_nothing: str, rank: int) -> list[str]:
-    """What is said at the end: the path with its counts and the next command, or loudly that there is nothing."""
+def _last_lines(summary: CloseSummary | None, *, why_nothing: str, rank: int, is_launched: bool) -> list[str]:
+    """What is said at the end: the path with its counts and the next command, or loudly that there is nothing.
+
+    Below a launcher that we have started, the counts are left to the process that counts all ranks.
+    """
     who = f"{PREFIX}rank {rank}: " if rank else PREFIX
     problems = summary.problems if summary else []
     if summary is None or not summary.n_records:
         return [f"{who}NOTHING WAS RECORDED: {'; '.join(problems) or why_nothing}"]
     lines = [f"{who}warning: {problem}" for problem in problems]
-    if rank == 0:
+    if rank == 0 and not is_launched:
         lines += [
             f"{who}recorded {summary.n_records:,} tensors in {summary.n_steps:,} steps: {summary.run_path}",
             f"{who}next: fp8debug report {shlex.quote(str(summary.run_path))}",

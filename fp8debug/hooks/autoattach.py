@@ -27,6 +27,7 @@ from fp8debug.hooks.entry import matched_line, open_session
 from fp8debug.hooks.launch import NoSharedRun, find_place
 from fp8debug.hooks.module_calls import ModuleCalls
 from fp8debug.hooks.plan import CapturePlan
+from fp8debug.hooks.ranks import rank_and_world
 from fp8debug.hooks.roots import find_roots, is_trainable
 from fp8debug.hooks.session import CloseSummary, Session
 from fp8debug.hooks.transforms import outside_transforms
@@ -90,6 +91,11 @@ class AutoAttach:
         if moved is not None:
             self._say(f"fp8debug: the old run was renamed to {moved}")
 
+    @property
+    def rank(self) -> int:
+        """Rank of this process, as far as it is known yet."""
+        return rank_and_world()[0] if self._session is None else self._session.rank
+
     def flush(self) -> None:
         """Hand what was collected to the writer."""
         if self._session is not None and self._session.active:
@@ -144,9 +150,10 @@ class AutoAttach:
             for root, below in found:
                 session.attach_layers(root, below)
             self._found += layers
-            self._say(matched_line(self._found, self._plan))
-            if session.emulation is not None:
-                self._say(session.emulation.summary())
+            if session.rank == 0:
+                self._say(matched_line(self._found, self._plan))
+                if session.emulation is not None:
+                    self._say(session.emulation.summary())
         for root in roots:
             self._known.update(root.modules())
 

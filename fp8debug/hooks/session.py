@@ -24,6 +24,7 @@ from fp8debug.hooks.backends.finding import find_layers
 from fp8debug.hooks.backends.reattach import Reattachment
 from fp8debug.hooks.backends.router import BackendRouter
 from fp8debug.hooks.clock import Clock, FinishedStep
+from fp8debug.hooks.control import RunControl
 from fp8debug.hooks.emulate.emulation import Emulation
 from fp8debug.hooks.flight import FlightRecorder
 from fp8debug.hooks.masks import RowMask
@@ -34,6 +35,7 @@ from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.recorder import EventCells, Recorder
 from fp8debug.hooks.resume import Resume
 from fp8debug.hooks.roster import Roster
+from fp8debug.hooks.say import nowhere
 from fp8debug.hooks.scalars import as_scalar
 from fp8debug.hooks.serving import ServedSteps
 from fp8debug.hooks.tables import Batch
@@ -92,6 +94,11 @@ class Session:
         self.watch.optimizer_listeners.append(self._states.observe)
         self._serving = ServedSteps(self.clock, self.fail) if plan.options.inference else None
         self._backends = BackendRouter()
+        self._control = RunControl(
+            run_dir, manifest, self._observation, self._recorder, self._roster,
+            hook=self._hook_later, changed=self._write_manifest, say=nowhere if rank else say,
+        )  # fmt: skip
+        self.watch.optimizer_listeners.append(self._control.after_optimizer)
         self._replacements = Reattachment(self._observation, plan.options.backend, self.attach_layers, say)
         self._writer = PartWriter(run_dir, rank)
         self._n_steps = 0
@@ -140,9 +147,21 @@ class Session:
         if self._serving is not None:
             self._serving.watch(model)
         self._roster.add(found, {layer.name for layer in taken})
+        self._control.add(model, found, [layer.name for layer in taken])
         self._replacements.watch(model, found)
         self._write_manifest()
         return list(found)
+
+    @property
+    def rank(self) -> int:
+        """Rank of this process when the session was made."""
+        return self._rank
+
+    def _hook_later(self, model: nn.Module, layers: Sequence[FoundLayer]) -> None:
+        """Record layers that were found before; the training stays as it is, emulated or not."""
+        self._backends.attach(model, layers, self._observation)
+        self._states.add(model, layers)
+        self._roster.add(layers, {layer.name for layer in layers})
 
     @property
     def n_roots(self) -> int:
@@ -322,6 +341,7 @@ class Session:
             self._flight.end_step(finished, row, report, scheduled=scheduled)
         if self._n_steps == 1:
             self._note_unmatched()
+        self._control.look(finished.step)
         if report.gradients and not finished.skipped:
             self._recorder.add_late_events(partial(self._broken_gradients, report, finished.step))
         now = time.monotonic()
@@ -415,6 +435,7 @@ class Session:
             n_records=self._recorder.n_records,
             status=manifest.status,
             status_reason=manifest.status_reason,
+            control=self._control.state,
         )
 
 

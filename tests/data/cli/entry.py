@@ -43,6 +43,8 @@ class AutoAttach:
         self._say = say
         _log("init", {"options": dataclasses.asdict(options), "command": list(command), "script": script})
 
+        self.rank = int(os.environ.get("RANK", "0"))
+
     def start(self) -> None:
         _log("start")
         _fail("start")
