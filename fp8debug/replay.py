@@ -9,7 +9,7 @@ scale of its forward, an evaluation pass the one that the next forward will have
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -96,6 +96,12 @@ class ScaleSimulator:
             tracks = self._tracks_of(layer, tensor)
             self._roll_if_due(tracks, moment)
             _see(tracks, amax)
+
+    def break_histories(self, is_broken: Callable[[str, str], bool]) -> None:
+        """Amaxes of these (layer, tensor) will be missing: their histories are incomplete from here on."""
+        for operand, tracks in self._tracks.items():
+            if is_broken(*operand):
+                _see(tracks, None)
 
     def _tracks_of(self, layer: str, tensor: str) -> list[_Track]:
         tracks = self._tracks.get((layer, tensor))

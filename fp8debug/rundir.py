@@ -78,6 +78,8 @@ class RankInfo:
     n_records: int = 0
     status: str = "running"
     status_reason: str | None = None
+    control: dict[str, Any] = field(default_factory=dict)
+    """What it has made of the control file: serial and step it follows, or why it refused."""
 
 
 class RunDir:

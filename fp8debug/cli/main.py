@@ -38,6 +38,7 @@ VERBS = (
     Verb("report", "report", "Say which layers would suffer in FP8, where, and why."),
     Verb("whatif", "whatif", "Say what other scaling recipes would do to the tensors of a run."),
     Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
+    Verb("control", "control", "Change what a running capture records."),
     Verb("runs", "runs", "List the recorded runs, newest last."),
     Verb("run", "attach", "The same as attach.", hidden=True, takes_script=True),
 )

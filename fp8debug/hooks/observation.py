@@ -16,6 +16,7 @@ from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.probe.gemms import GemmProbe
 from fp8debug.hooks.recorder import Recorder
 from fp8debug.hooks.roster import Roster
+from fp8debug.hooks.schedule import Schedule
 from fp8debug.replay import Moment, ScaleInForce
 
 MAX_BUFFERED_BYTES = 32 << 20
@@ -48,7 +49,13 @@ class Observation:
         self._flight = flight
         self._probe = self._gemm_probe()
         recorder.takes_details = self._takes_details
+        self._not_probed: set[str] = set()
+        """Layers that are a GEMM for each head: their tensors as a whole are no operands of one."""
         self._weights_seen: set[tuple[str, int]] = set()
+        self._former: tuple[int, Schedule] | None = None
+        """What held before that step."""
+        self._left_out: frozenset[str] = frozenset()
+        self._raw_step: int | None = None
 
     @property
     def tensors(self) -> frozenset[str]:
@@ -61,6 +68,11 @@ class Observation:
         return self.plan.options.attention
 
     @property
+    def serves(self) -> bool:
+        """Whether evaluation passes are what is recorded."""
+        return self.plan.options.inference
+
+    @property
     def is_full(self) -> bool:
         """Whether what was collected should be written before more is."""
         waiting = self._recorder.n_bytes if self._flight is None else self._flight.out_bytes
@@ -70,9 +82,27 @@ class Observation:
         """Whether more than health is taken in `step`."""
         return self._flight is not None or self.is_scheduled(step)
 
+    def change(
+        self, plan: CapturePlan, *, from_step: int, left_out: frozenset[str], raw_step: int | None = None
+    ) -> None:
+        """Take what `plan` says from `from_step` on.
+
+        Args:
+            left_out: layers that are reported still, but recorded no more.
+            raw_step: step whose raw values are dumped once; it is sampled too.
+        """
+        before, self.plan = self.plan, plan
+        self._former = (from_step, before.schedule)
+        self._left_out = left_out
+        self._raw_step = raw_step if raw_step is not None else self._raw_step
+        if plan.options.detail != before.options.detail or plan.options.tensors != before.options.tensors:
+            self._recorder.set_details(plan.recipes, plan.options.detail)
+            self.drop()
+            self._probe = self._gemm_probe()
+
     def is_scheduled(self, step: int) -> bool:
         """Whether what is taken in `step` is written, whatever happens."""
-        return self.plan.schedule.sampled(step)
+        return self._schedule_of(step).sampled(step) or step == self._raw_step
 
     def takes(self, layer: str) -> bool:
         """Whether the layer is to be recorded."""
@@ -81,14 +111,16 @@ class Observation:
     def observe(self, seen: Observed) -> None:
         """Measure one operand. Of evaluation passes only the first of a sampled step is taken, unless the run serves."""
         moment = seen.moment
-        scheduled, raw = self.is_scheduled(moment.step), self.plan.schedule.raw(moment.step)
+        if seen.layer in self._left_out:
+            return
+        scheduled, raw = self.is_scheduled(moment.step), self._is_raw(moment.step)
         if self._is_aside(moment) and (moment.call or not scheduled):
             return
         started_s, sampled = time.perf_counter(), self.is_sampled(moment.step)
         if not seen.framework:
             seen = replace(seen, framework=self._emulated_scales(seen.layer, seen.tensor))
         facts = self._recorder.record(seen, sampled=sampled, raw=raw)
-        if facts is not None and self._probe is not None:
+        if facts is not None and self._probe is not None and seen.layer not in self._not_probed:
             self._probe.observe(seen, facts)
         if self._flight is not None:
             if self._flight.is_full:
@@ -127,6 +159,8 @@ class Observation:
         """Enter a layer that showed only while the model ran."""
         taken = self.takes(layer.name)
         self._roster.add_found(layer, taken=taken)
+        if layer.kind == "attention":
+            self._not_probed.add(layer.name)
         return taken
 
     def ran(self, layer: str) -> None:
@@ -153,6 +187,12 @@ class Observation:
         """Keep nothing of any tensor."""
         if self._probe is not None:
             self._probe.drop()
+
+    def _schedule_of(self, step: int) -> Schedule:
+        return self._former[1] if self._former is not None and step < self._former[0] else self.plan.schedule
+
+    def _is_raw(self, step: int) -> bool:
+        return step == self._raw_step or self._schedule_of(step).raw(step)
 
     def _is_aside(self, moment: Moment) -> bool:
         """Whether this pass is beside what the run is about."""

@@ -251,6 +251,17 @@ class Recorder:
         """Add the row of a step that is over; it is made on the writer's thread."""
         self._rows.batch.rows["steps"].append_deferred(row)
 
+    def break_histories(self, is_broken: Callable[[str, str], bool]) -> None:
+        """These (layer, tensor) will not be recorded for a while: whatever remembers them says so from here on."""
+        with self._lock:
+            self._rows.break_histories(is_broken)
+
+    def set_details(self, recipes: Sequence[Recipe], detail: Sequence[str]) -> None:
+        """Take these details from now on."""
+        with self._lock:
+            self._rows.set_details(recipes, detail)
+            self._has_details = bool(detail)
+
     def take_batch(self) -> Batch:
         """Hand over the rows collected so far."""
         with self._lock:

@@ -141,6 +141,16 @@ class RowMaker:
             else:
                 self._add(taken, None)
 
+    def break_histories(self, is_broken: Callable[[str, str], bool]) -> None:
+        """As in `ScaleSimulator`, after all that waits."""
+        self.catch_up()
+        self._scales.break_histories(is_broken)
+
+    def set_details(self, recipes: Sequence[Recipe], detail: Sequence[str]) -> None:
+        """Measure these details from now on."""
+        self.catch_up()
+        self._details = DetailMaker(self._engine, recipes, detail)
+
     def take_batch(self) -> Batch:
         """Hand over all rows."""
         self.catch_up()

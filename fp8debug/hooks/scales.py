@@ -5,7 +5,7 @@ A framework's scale takes the place of a simulated one of the same recipe and fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,6 +54,10 @@ class ScaleBook:
         given = {_name(scale) for scale in framework}
         kept = [(scale, "simulated") for scale in simulated if _name(scale) not in given]
         return [(scale, "framework") for scale in framework] + kept
+
+    def break_histories(self, is_broken: Callable[[str, str], bool]) -> None:
+        """As in `ScaleSimulator`."""
+        self._simulator.break_histories(is_broken)
 
     def in_force(self, tensor: str, amax: float, observed: Sequence[tuple[ScaleInForce, str]]) -> list[Sourced]:
         """Return every scale of a record: those of `observe`, and those that follow from its amax alone."""
