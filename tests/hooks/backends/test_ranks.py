@@ -1,0 +1,200 @@
+"""Real processes: what each rank records of a distributed training, and that the training takes no notice of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from tests.hooks.backends.conftest import Matrices
+    from tests.hooks.conftest import Recorded
+
+ATTACHED = pytest.mark.parametrize("when", ["before", "after"])
+"""Attached before or after the model was wrapped."""
+
+
+class Ranks:
+    """What the trainings of `ranks.py` left behind."""
+
+    def __init__(self, folder: Path, open_run: Callable[[Path], Recorded]) -> None:
+        self._folder = folder
+        self._open = open_run
+
+    def facts(self, name: str) -> list[dict[str, Any]]:
+        """What each rank found of one training."""
+        group = "on_four" if name in ("hsdp", "tp x fsdp") else "on_two"
+        return [json.loads(file.read_text())[name] for file in sorted(self._folder.glob(f"{group}-*.json"))]
+
+    def check_unchanged(self, name: str) -> None:
+        """Losses, weights and the number of collectives are those of the bare training, on every rank."""
+        for found in self.facts(name):
+            assert found["before"] == found["bare"]
+            assert found["after"] == found["bare"]
+            assert found["bare"]["collectives"] >= 3
+
+    def run(self, name: str) -> Recorded:
+        run = self._open(self._folder / name)
+        ranks = [json.loads(path.read_text()) for path in sorted(run.path.glob("rank=*.json"))]
+        assert {rank["status"] for rank in ranks} == {"closed"}
+        assert run.rows("events") == []
+        return run
+
+    def placed(self, name: str, layer: str) -> dict[tuple[int, str], tuple[Any, ...]]:
+        """(rank, tensor) -> shape, placement, shard and lowest rank with the same data, in the second step."""
+        rows = self.run(name).rows("tensors", layer=layer, step=1)
+        return {
+            (r["rank"], r["tensor"]): (r["shape"], r["placement"], r["shard"], r["replica_of"])
+            for r in rows
+            if r["tensor"] in ("x", "w", "dy")
+        }
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory, read_run: Callable[[Path], Recorded]) -> Ranks:
+    folder = tmp_path_factory.mktemp("ranks")
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    script = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("ranks.py")), str(folder)]
+    done = subprocess.run(
+        script, env=environment | {"OMP_NUM_THREADS": "1"}, timeout=150, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return Ranks(folder, read_run)
+
+
+@ATTACHED
+@pytest.mark.captures(
+    case="DDP, 2 ranks",
+    how="hooks on modules, attached before or after wrapping",
+    sees="each rank's own x, dy and dw as local; w as replicate, with the lowest rank that has it",
+    limits="gradients are seen before they are reduced: dw is this rank's",
+)
+def test_ddp(
+    when: str,
+    ranks: Ranks,
+    matrices: Callable[..., Matrices],
+    gradients_follow: Callable[..., set[str]],
+) -> None:
+    ranks.check_unchanged("ddp")
+    assert ranks.placed(f"ddp-{when}", "head") == {
+        (rank, tensor): placed
+        for rank in range(2)
+        for tensor, placed in (
+            ("x", ([2, 4, 6], "local", None, rank)),
+            ("w", ([3, 6], "replicate", None, 0)),
+            ("dy", ([2, 4, 3], "local", None, rank)),
+        )
+    }
+    for rank in range(2):
+        assert gradients_follow(matrices(ranks.run(f"ddp-{when}"), rank)) == {"block.0", "block.2", "head"}
+
+
+@ATTACHED
+@pytest.mark.parametrize("policy", ["fsdp", "fsdp-bf16"])
+@pytest.mark.captures(
+    case="FSDP2 with and without a bf16 policy, children of a sharded block and a sharded Linear itself, 2 ranks",
+    how="hooks on modules, attached before or after fully_shard",
+    sees="the gathered weight, whole and in the dtype of the GEMM, as replicate; x and dy of each rank as local",
+    limits="dw is this rank's, before it is reduced",
+)
+def test_fsdp(
+    policy: str,
+    when: str,
+    ranks: Ranks,
+    matrices: Callable[..., Matrices],
+    gradients_follow: Callable[..., set[str]],
+) -> None:
+    ranks.check_unchanged(policy)
+    name, low = f"{policy}-{when}", policy == "fsdp-bf16"
+    run = ranks.run(name)
+    for layer, shape in (("head", [3, 6]), ("block.0", [8, 6])):
+        placed = ranks.placed(name, layer)
+        assert [placed[rank, "w"] for rank in range(2)] == [(shape, "replicate", None, 0)] * 2
+        assert [placed[rank, "dy"][1:] for rank in range(2)] == [("local", None, 0), ("local", None, 1)]
+    dtype = "bfloat16" if low else "float32"
+    assert {(r["dtype"], r["gemm_dtype"], r["precision_asked"]) for r in run.rows("tensors")} == {(dtype,) * 3}
+    got = matrices(run)
+    y = got[1, 0, 0, "head", "x"] @ got[1, 0, 0, "head", "w"].T
+    np.testing.assert_allclose(got[1, 0, 0, "head", "y"], y, atol=0.02 if low else 1e-6)
+    for rank in range(2):
+        assert len(gradients_follow(matrices(run, rank), 2.0**-9 if low else 2.0**-23)) == 3
+
+
+@ATTACHED
+@pytest.mark.captures(
+    case="TP with DTensor (ColwiseParallel, RowwiseParallel), 2 ranks",
+    how="hooks on modules, attached before or after parallelize_module",
+    sees="the local part of x, w, y, dy, dw and dx, with shard(dim) and piece, replicate or partial as DTensor has it",
+    limits="sums that are still partial are recorded as such and never merged",
+)
+def test_tensor_parallel(
+    when: str,
+    ranks: Ranks,
+    matrices: Callable[..., Matrices],
+    gradients_follow: Callable[..., set[str]],
+) -> None:
+    ranks.check_unchanged("tp")
+    name = f"tp-{when}"
+    column, row, head = (ranks.placed(name, layer) for layer in ("block.0", "block.2", "head"))
+    for rank, piece in ((0, "1/2"), (1, "2/2")):
+        assert column[rank, "x"] == ([2, 4, 6], "replicate", None, 0)
+        assert column[rank, "w"] == ([4, 6], "shard(0)", piece, rank)
+        assert column[rank, "dy"] == ([2, 4, 4], "shard(2)", piece, rank)
+        assert row[rank, "x"] == ([2, 4, 4], "shard(2)", piece, rank)
+        assert row[rank, "w"] == ([6, 4], "shard(1)", piece, rank)
+        assert row[rank, "dy"] == ([2, 4, 6], "replicate", None, 0)
+        assert head[rank, "w"] == ([2 - rank, 6], "shard(0)", piece, rank), "three rows over two ranks"
+        y = ranks.run(name).rows("tensors", layer="block.2", tensor="y", rank=rank)
+        assert {r["placement"] for r in y} == {"partial"}
+        got = matrices(ranks.run(name), rank)
+        assert gradients_follow(got) == {"block.0", "block.2", "head"}
+        np.testing.assert_allclose(
+            got[2, 0, 0, "head", "y"], got[2, 0, 0, "head", "x"] @ got[2, 0, 0, "head", "w"].T, atol=1e-6
+        )
+
+
+@ATTACHED
+@pytest.mark.captures(
+    case="HSDP, and FSDP2 over TP: 4 ranks in two dimensions",
+    how="hooks on modules",
+    sees="one placement a mesh dimension: w replicate,replicate under HSDP, replicate,shard(0) under FSDP2 over TP",
+    limits="",
+)
+def test_grids(
+    when: str,
+    ranks: Ranks,
+    matrices: Callable[..., Matrices],
+    gradients_follow: Callable[..., set[str]],
+) -> None:
+    for name in ("hsdp", "tp x fsdp"):
+        ranks.check_unchanged(name)
+    hybrid, grid = ranks.placed(f"hsdp-{when}", "head"), ranks.placed(f"tp x fsdp-{when}", "block.0")
+    for rank in range(4):
+        assert hybrid[rank, "w"] == ([3, 6], "replicate,replicate", None, 0)
+        assert hybrid[rank, "x"] == ([2, 4, 6], "local", None, rank)
+        # Ranks 0 and 1, and 2 and 3, share the tokens; 0 and 2, and 1 and 3, hold the same half of the weight.
+        assert grid[rank, "w"] == ([4, 6], "replicate,shard(0)", f"{rank % 2 + 1}/2", rank % 2)
+        assert grid[rank, "x"] == ([2, 4, 6], "replicate", None, rank // 2 * 2)
+        for name in ("hsdp", "tp x fsdp"):
+            assert len(gradients_follow(matrices(ranks.run(f"{name}-{when}"), rank))) == 3
+
+
+@pytest.mark.captures(
+    case="one rank slower or missing",
+    how="hooks on modules; ranks never speak to each other",
+    sees="what the ranks that record see; nobody waits for a rank that records nothing",
+    limits="",
+)
+def test_a_rank_that_records_nothing_and_takes_its_time(ranks: Ranks) -> None:
+    alone, bare = ranks.facts("one rank"), [found["bare"] for found in ranks.facts("ddp")]
+    assert alone == bare
+    run = ranks.run("one rank")
+    assert {row["rank"] for row in run.rows("tensors")} == {0}
+    assert len(run.rows("steps")) == 3
