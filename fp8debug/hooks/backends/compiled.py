@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from fp8debug.hooks.backends.base import Observer
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PLAIN = (Tensor, nn.Parameter)
 _KEPT_STEPS = 2
@@ -52,17 +53,16 @@ class GraphWatch:
         self._module = weakref.ref(module)
         self._hook = weakref.ref(hook)
         self._tickets = itertools.count(1)
-        self._begun: deque[int] = deque()
-        """Tickets of inputs whose forward is still to come."""
-        self._waiting: dict[int, tuple[int, list[Callable[[Tensor], None]]]] = {}
+        self._begun = 0
+        """Ticket of the input of the call under way."""
+        self._waiting: dict[int, tuple[int, tuple[Callable[[Tensor], object], ...]]] = {}
         """Ticket → its step, and the tensor hooks that wait for the gradient."""
         _watches[self.number] = self
 
     def begin(self) -> int:
         """The layer is about to run on an input whose gradient is wanted; returns its ticket."""
-        ticket = next(self._tickets)
-        self._begun.append(ticket)
-        return ticket
+        self._begun = next(self._tickets)
+        return self._begun
 
     def forward(
         self, x: Tensor, weight: Tensor | None, y: Tensor, has_gradient: bool, autocast: torch.dtype | None
@@ -73,7 +73,7 @@ class GraphWatch:
             has_gradient: whether there will be a `dy`.
             autocast: dtype of the autocast region that the layer was traced in; while its graph runs there is none.
         """
-        begun = self._begun.popleft() if self._begun else 0
+        begun, self._begun = self._begun, 0
         module, hook = self._module(), self._hook()
         if module is None or hook is None:
             return 0
@@ -95,8 +95,21 @@ class GraphWatch:
         step = self.observer.clock.step
         while self._waiting and self._waiting[oldest := next(iter(self._waiting))][0] <= step - _KEPT_STEPS:
             del self._waiting[oldest]
-        self._waiting[ticket] = step, list((leaf._backward_hooks or {}).values())
+        self._waiting[ticket] = step, tuple((leaf._backward_hooks or {}).values())
         return ticket
+
+
+def never_alone(function: Function) -> Function:
+    """Decorator of a hook: a compiler may trace it with what is around it, but does not make a graph of it alone.
+
+    Between two graphs a hook runs as it does without a compiler.
+    """
+    frames: Any = getattr(torch._C, "_dynamo", None)  # not torch._dynamo, which takes a second to import
+    action = getattr(frames and frames.eval_frame, "_FrameAction", None)
+    if action is not None:
+        skip = frames.eval_frame._FrameExecStrategy(action.SKIP, action.SKIP)
+        frames.eval_frame.set_code_exec_strategy(function.__code__, skip)
+    return function
 
 
 def watch_output(token: Tensor | None, x: Any, weight: Tensor | None, output: Any) -> Any:

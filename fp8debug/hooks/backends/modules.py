@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fp8debug.hooks.backends.base import FoundLayer, Observer
-from fp8debug.hooks.backends.compiled import GraphWatch, watch_input, watch_output
+from fp8debug.hooks.backends.compiled import GraphWatch, never_alone, watch_input, watch_output
 from fp8debug.hooks.backends.kinds import kind_of
 from fp8debug.hooks.backends.placement import WeightPlacements, megatron_placements, placement_of
 from fp8debug.hooks.backends.precision import high_precision, precision_asked
@@ -70,6 +70,7 @@ class InputIsolation(ModuleHook):
     def __init__(self, token: torch.Tensor | None) -> None:
         self._token = token
 
+    @never_alone
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = _input(args, kwargs)
         if not isinstance(x, torch.Tensor) or not x.requires_grad:
@@ -104,6 +105,7 @@ class ForwardHook(ModuleHook):
         self.token = self._graph.token
         self._gemms: dict[tuple[torch.dtype, torch.dtype, int], dict[str, Gemm]] = {}
 
+    @never_alone
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         if torch.compiler.is_compiling():  # nothing real to see: these are the compiler's stand-ins
             return watch_output(self.token, _input(args, kwargs), self._weight_read(module, args, kwargs), output)
