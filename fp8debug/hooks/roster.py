@@ -41,22 +41,13 @@ class Roster:
         self._weight_names |= {layer.name: layer.parameter for layer in found}
         self.roots += sorted({layer.root for layer in found} - set(self.roots))
         known = {layer.name: layer for layer in self.layers}
-        known |= {
-            layer.name: LayerInfo(
-                name=layer.name,
-                raw_name=layer.raw_name,
-                class_name=type(layer.module).__name__,
-                root=layer.root,
-                in_features=layer.in_features,
-                out_features=layer.out_features,
-                matched=layer.name in taken,
-                emulated=emulated_text(layer.module),
-                backend=layer.backend,
-                kind=layer.kind,
-            )
-            for layer in found
-        }
+        known |= {layer.name: _info(layer, matched=layer.name in taken) for layer in found}
         self.layers = list(known.values())
+
+    def add_found(self, layer: FoundLayer, *, taken: bool) -> None:
+        """Enter a layer of a known model that showed only while it ran."""
+        if all(known.name != layer.name for known in self.layers):
+            self.layers.append(_info(layer, matched=taken))
 
     def module(self, layer: str) -> nn.Module | None:
         """The module of a taken layer; None once it is gone."""
@@ -77,7 +68,7 @@ class Roster:
         return [
             Absence(
                 layer.name,
-                f"matched, but {_READ_ONLY if layer.class_name == _OUT_PROJ else 'its forward hook never ran'}",
+                f"matched, but {_why_silent(layer)}",
             )
             for layer in self._silent(fired)
         ]
@@ -87,8 +78,33 @@ class Roster:
         silent = self._silent(fired)
         if not silent:
             return None
-        why = f" ({_READ_ONLY})" if all(layer.class_name == _OUT_PROJ for layer in silent) else ""
+        why = f" ({_READ_ONLY})" if all(map(_is_read_only, silent)) else ""
         return f"{count_layers(len(silent), 'matched')} never ran: {some([layer.name for layer in silent])}{why}"
 
     def _silent(self, fired: Collection[str]) -> list[LayerInfo]:
         return [layer for layer in self.layers if layer.matched and layer.name not in fired]
+
+
+def _info(layer: FoundLayer, *, matched: bool) -> LayerInfo:
+    return LayerInfo(
+        name=layer.name,
+        raw_name=layer.raw_name,
+        class_name=type(layer.module).__name__,
+        root=layer.root,
+        in_features=layer.in_features,
+        out_features=layer.out_features,
+        matched=matched,
+        emulated=emulated_text(layer.module),
+        backend=layer.backend,
+        kind=layer.kind,
+    )
+
+
+def _is_read_only(layer: LayerInfo) -> bool:
+    return layer.class_name == _OUT_PROJ and layer.backend == "modules"
+
+
+def _why_silent(layer: LayerInfo) -> str:
+    if layer.backend == "dispatch":
+        return "no GEMM of it was seen"
+    return _READ_ONLY if _is_read_only(layer) else "its forward hook never ran"

@@ -102,6 +102,7 @@ class Session:
         self._replacements = Reattachment(self._observation, plan.options.backend, self.attach_layers, say)
         self._writer = PartWriter(run_dir, rank)
         self._n_steps = 0
+        self._n_layers_written = 0
         self._gradients_broke = False
         self._problems: list[str] = []
         self._opened_s = self._flushed_s = time.monotonic()
@@ -341,6 +342,8 @@ class Session:
             self._flight.end_step(finished, row, report, scheduled=scheduled)
         if self._n_steps == 1:
             self._note_unmatched()
+        if len(self._roster.layers) != self._n_layers_written:  # some show only while the model runs
+            self._write_manifest()
         self._control.look(finished.step)
         if report.gradients and not finished.skipped:
             self._recorder.add_late_events(partial(self._broken_gradients, report, finished.step))
@@ -415,6 +418,7 @@ class Session:
     def _write_manifest(self) -> None:
         """Say what the run is, on rank 0, and what this rank is, on every one."""
         manifest = self._manifest
+        self._n_layers_written = len(self._roster.layers)
         with contextlib.suppress(OSError):  # the parts tell the story without it
             if self._rank == 0:
                 manifest.roots, manifest.layers = self._all_roots_and_layers()

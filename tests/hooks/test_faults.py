@@ -299,7 +299,7 @@ def test_a_layer_that_never_ran_and_one_that_was_not_asked_for(attach: Attach, r
 
 def test_the_output_layer_of_attention_is_explained(attach: Attach, recorded: Recorded) -> None:
     net = nn.TransformerEncoderLayer(4, 1, 4, batch_first=True)
-    with attach(net) as session:
+    with attach(net, backend="modules") as session:
         net(torch.randn(1, 2, 4)).sum().backward()
     why = "nn.MultiheadAttention reads its weight without calling it"
     assert session.close().problems == [f"1 matched layer never ran: self_attn.out_proj ({why})"]

@@ -45,6 +45,14 @@ class Observer(Protocol):
     def tensors(self) -> frozenset[str]:
         """Which tensors are wanted; may change between two steps."""
 
+    @property
+    def attention(self) -> bool:
+        """Whether the GEMMs inside attention are wanted."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether evaluation passes are what is recorded."""
+
     def is_sampled(self, step: int) -> bool:
         """Whether more than health is taken in `step`."""
 
@@ -71,6 +79,12 @@ class Observer(Protocol):
             framework: scales that the framework itself had in force.
             amax: the framework's own, asked for later, when nobody has to wait for the device; None: not known.
         """
+
+    def found(self, layer: FoundLayer) -> bool:
+        """A layer that showed only while the model ran; whether it is to be recorded."""
+
+    def ran(self, layer: str) -> None:
+        """The layer's module was called with nothing to record of it: it is not missing."""
 
     def skip(self, layer: str, reason: str) -> None:
         """The layer cannot be captured; said once."""

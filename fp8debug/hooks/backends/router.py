@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from torch import nn
 
 from fp8debug.hooks.backends.base import Backend, FoundLayer, Observer
+from fp8debug.hooks.backends.dispatch.backend import DispatchBackend
 from fp8debug.hooks.backends.modules import ModuleBackend
+from fp8debug.hooks.backends.torchao import TorchaoBackend
 from fp8debug.hooks.backends.transformer_engine import TransformerEngineBackend
 
 
@@ -20,10 +22,16 @@ class BackendRouter:
     def attach(self, model: nn.Module, layers: Sequence[FoundLayer], observer: Observer) -> None:
         """Start to report the operands of `layers`."""
         for name in dict.fromkeys(layer.backend for layer in layers):
-            backend = self._backends.get(name)
-            if backend is None:
-                backend = self._backends[name] = _MAKERS[name]()
-            backend.attach(model, [layer for layer in layers if layer.backend == name], observer)
+            self._made(name).attach(model, [layer for layer in layers if layer.backend == name], observer)
+        if observer.attention or {"key", "value"} & observer.tensors:  # no weight gives it away
+            dispatch = self._made("dispatch")
+            assert isinstance(dispatch, DispatchBackend)
+            dispatch.attach_attention(model, layers[0].root if layers else type(model).__name__, observer)
+
+    def _made(self, name: str) -> Backend:
+        if name not in self._backends:
+            self._backends[name] = _MAKERS[name]()
+        return self._backends[name]
 
     def detach(self) -> None:
         """Have every backend remove what it put anywhere."""
@@ -32,6 +40,8 @@ class BackendRouter:
 
 
 _MAKERS: dict[str, Callable[[], Backend]] = {
+    "dispatch": DispatchBackend,
     "modules": ModuleBackend,
+    "torchao": TorchaoBackend,
     "transformer_engine": TransformerEngineBackend,
 }
