@@ -92,7 +92,7 @@ def facts_of(payload: Payload, value: torch.Tensor | None, gemm_dtype: torch.dty
     n_scales = inverse.numel() if isinstance(inverse, torch.Tensor) else 1
     one = is_known and n_scales == 1
     lost = None
-    if summed and is_known and value is not None and value.numel() == payload.codes.numel():
+    if summed and is_known and value is not None and _fits(payload, value):
         lost = as_numbers(lost_sums(value.reshape(payload.codes.shape), gemm_dtype, payload))
     return PayloadFacts(
         payload.fmt,
@@ -104,6 +104,17 @@ def facts_of(payload: Payload, value: torch.Tensor | None, gemm_dtype: torch.dty
         lost,
         value is None,
     )
+
+
+def _fits(payload: Payload, value: torch.Tensor) -> bool:
+    """Whether codes, scale and tensor belong to each other by their shapes."""
+    held, inverse = payload.codes, payload.scale_inv
+    if not is_codes(held) or held.numel() != value.numel():
+        return False
+    if not isinstance(inverse, torch.Tensor) or inverse.numel() == 1:
+        return True
+    pairs = zip(reversed(inverse.shape), reversed(held.shape), strict=False)
+    return inverse.dim() <= held.dim() and all(size in (1, whole) for size, whole in pairs)
 
 
 def count_codes(engine: Engine, payload: Payload) -> Counted:
@@ -135,11 +146,12 @@ def count_codes(engine: Engine, payload: Payload) -> Counted:
 
 
 def decoded(held: torch.Tensor, fmt: Format) -> torch.Tensor:
-    """Values of codes, float32 of the same shape, exact."""
+    """Values of codes, float32 of the same shape, exact; NaN for codes with more bits than the format."""
     if held.dtype is not torch.uint8:
         return held.to(torch.float32)
-    table = torch.from_numpy(decode(np.arange(1 << fmt.bits, dtype=np.uint8), fmt)).to(held.device)
-    return table[held.long()]
+    table = torch.full((256,), torch.nan)  # an index out of bounds would be the end of an accelerator's context
+    table[: 1 << fmt.bits] = torch.from_numpy(decode(np.arange(1 << fmt.bits, dtype=np.uint8), fmt))
+    return table.to(held.device)[held.long()]
 
 
 def lost_sums(value: torch.Tensor, gemm_dtype: torch.dtype, payload: Payload) -> torch.Tensor:

@@ -1,0 +1,69 @@
+"""C15: the loss is finite, one weight gradient has a NaN, and the job ends as a success."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fp8debug.config import CaptureOptions
+from fp8debug.hooks.entry import open_session
+from fp8debug.hooks.plan import CapturePlan
+
+if TYPE_CHECKING:
+    from tests.field_cases.conftest import Opened
+
+
+class Expert(nn.Module):
+    """w_down(w_gate(x) * w_up(x))."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w_gate, self.w_up, self.w_down = nn.Linear(8, 6), nn.Linear(8, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.w_down(self.w_gate(x) * self.w_up(x))
+        return y
+
+
+@pytest.mark.parametrize("clipped", [False, True], ids=["plain", "clipped"])
+def test_the_origin_is_named(clipped: bool, tmp_path: Path, opened: Opened) -> None:
+    torch.manual_seed(0)
+    model = Expert()
+    poisoned = False
+
+    def poison(gradient: Tensor) -> Tensor:
+        gradient = gradient.clone()
+        gradient[2, 1] = math.nan if poisoned else gradient[2, 1]
+        return gradient
+
+    model.w_down.weight.register_hook(poison)
+    options = CaptureOptions(out=str(tmp_path / "run"), every=1, engine="torch", recipes=("current",))
+    session = open_session(
+        CapturePlan.from_options(options), command=["train.py"], script="train.py", say=lambda _: None,
+        measure_gradients=True,
+    )  # fmt: skip
+    session.attach_model(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        poisoned = step == 1
+        model(torch.ones(3, 8)).square().mean().backward()
+        if clipped:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    session.close()
+    run = opened()
+    gradient, first = run.sql(
+        "select step, layer, tensor, message from events where kind = 'nonfinite' order by tensor"
+    ).fetchall()
+    assert gradient[:3] == (1, "w_down", "dw")
+    assert "step 1, wgrad" in gradient[3]
+    # What follows of it: every operand of step 1 was finite, the poisoned weights are read in step 2.
+    assert first[0] == 2 and (first[1], first[2]) == (("w_gate", "w") if clipped else ("w_down", "w"))
+    losses = [loss for (loss,) in run.sql("select losses from steps order by step").fetchall()]
+    assert [math.isnan(loss) for (loss,) in losses] == [False, False, True]
