@@ -24,6 +24,8 @@ class Kind:
     """(K, N) of the GEMM as this process computes it."""
     transposed: bool = False
     """Whether the weight is stored as (K, N)."""
+    backend: str = "modules"
+    """Which backend reaches it."""
     takes_weight: bool = False
     """Whether the caller may give another weight as the second argument or as `weight`: tied embeddings."""
 
@@ -72,6 +74,7 @@ KINDS = (
             ("LinearWithGradAccumulation", "LinearWithGradAccumulation.*"),
         )
     ),
+    Kind("Float8Linear", _is_called("Float8Linear", "torchao."), _linear_features, backend="torchao"),
     Kind("Linear", lambda module: isinstance(module, nn.Linear), _linear_features),
     Kind("Conv1D", _is_called("Conv1D", "transformers."), _conv1d_features, transposed=True),
 )
