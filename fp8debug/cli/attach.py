@@ -192,9 +192,10 @@ def attach(
         if not module and (problem := launcher.why_no_script(script)) is not None:
             raise problem
         target = find_target(script, module=module)
+        from fp8debug.cli.runner import load, run
         from fp8debug.cli.watch import Watch  # torch: only once everything cheap is in order
 
-        return Watch(target, args or (), options).start()
+        return Watch(lambda: run(load(target, args or ())), target.title, options).start()
 
     # Called by main() outside the parser, which would turn a KeyboardInterrupt of the script into an exit code.
     ctx.obj.append(launch)

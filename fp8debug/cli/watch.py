@@ -8,15 +8,22 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fp8debug.cli.exit_codes import ExitCode
 from fp8debug.cli.launch import PARENT
-from fp8debug.cli.runner import hide_own_frames, load, run
-from fp8debug.cli.targets import NotRunnable, Target
+from fp8debug.cli.ranks import ranks_lines
+from fp8debug.cli.runner import hide_own_frames
+from fp8debug.cli.targets import NotRunnable
 from fp8debug.cli.termination import saving_on_sigterm
 from fp8debug.config import CaptureOptions
 from fp8debug.hooks.autoattach import AutoAttach, StopBeforeTraining
+from fp8debug.hooks.launch import claim_for_spawned
+from fp8debug.hooks.ranks import process_name
+from fp8debug.hooks.spawn import SpawnWatch
+from fp8debug.rundir import RunDir
 from fp8debug.settings import LAUNCH_VARIABLE
 
 if TYPE_CHECKING:
@@ -31,20 +38,35 @@ STOPPED_EARLY = "the script stopped before a model ran"
 
 
 class Watch:
-    """Runs `target` with capture on. `start()` makes ready and returns what runs it."""
+    """Runs `program` with capture on. `start()` makes ready and returns what runs it.
 
-    def __init__(self, target: Target, arguments: Sequence[str], options: CaptureOptions) -> None:
-        self.target = target
-        self.arguments = tuple(arguments)
+    Of several processes that a parent of ours has started, that one counts the ranks at the end.
+    """
+
+    def __init__(
+        self,
+        program: Callable[[], object],
+        title: str,
+        options: CaptureOptions,
+        *,
+        command: Sequence[str] | None = None,
+        has_parent: bool = False,
+    ) -> None:
+        self.program = program
+        self.title = title
         self.options = options
+        self.command = tuple(["fp8debug", *sys.argv[1:]] if command is None else command)
+        self.has_parent = has_parent or os.environ.get(LAUNCH_VARIABLE, "").startswith(PARENT)
         self.process = os.getpid()
         self.heard = ""
         """The last line that the hooks said."""
         self.epilogue: list[str] = []
         self.stream = sys.stderr
         """Kept: the script may replace sys.stderr, and its replacement is not ours to write to."""
-        command = ["fp8debug", *sys.argv[1:]]
-        self.hooks = AutoAttach(options, command=command, script=target.title, say=self._hear)
+        self.hooks = AutoAttach(options, command=self.command, script=title, say=self._hear)
+        self.spawns = SpawnWatch(self._reach)
+        self.spawned: list[tuple[RunDir, int]] = []
+        """Where processes of the script record, and how many they are."""
 
     def start(self) -> Callable[[], int]:
         """Install the hooks.
@@ -55,10 +77,30 @@ class Watch:
         self.hooks.start()
         return self.run
 
+    def call(self) -> int:
+        """Run the program inside somebody's function: what it raises is shown by others."""
+        with saving_on_sigterm(self._terminated):
+            return self._run(lambda epilogue: epilogue())
+
     def run(self) -> int:
         """Run the program to its end; returns the exit code, or raises what the program raised."""
         with saving_on_sigterm(self._terminated):
-            return self._run()
+            self.spawns.start()
+            return self._run(hide_own_frames)
+
+    def _reach(self, function: Callable[..., Any], n_processes: int) -> Callable[..., Any]:
+        """Have processes of the script record into one directory, which is theirs alone."""
+        from fp8debug.cli.spawned import WatchedFunction
+
+        options = self.options
+        if options.resume is None:
+            path = claim_for_spawned(options, self.title)
+            options = replace(options, out=str(path.absolute()), force=False)
+        else:
+            path = Path(options.resume)
+        self.spawned.append((RunDir(path), n_processes))
+        launch = f"{PARENT}{process_name(os.getpid())}-{len(self.spawned)}"
+        return WatchedFunction(function, options, n_processes, launch, self.command, self.title)
 
     def say(self, line: str) -> None:
         """Talk to the user, unless asked to be quiet."""
@@ -73,9 +115,9 @@ class Watch:
         with suppress(OSError, ValueError):  # a closed stderr must not cost the training its exit code
             print(line, file=self.stream, flush=True)
 
-    def _run(self) -> int:
+    def _run(self, before_it_is_shown: Callable[[Callable[[], None]], None]) -> int:
         try:
-            run(load(self.target, self.arguments))
+            self.program()
         except StopBeforeTraining as stop:
             self._close("closed", stop.message)
             return self._stopped(stop)
@@ -89,7 +131,7 @@ class Watch:
             raise
         except BaseException as error:
             self._close("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", _one_line(error))
-            hide_own_frames(self._say_epilogue)
+            before_it_is_shown(self._say_epilogue)
             raise
         self._close("closed", None)
         self._say_epilogue()
@@ -111,10 +153,15 @@ class Watch:
         except KeyboardInterrupt:
             self._print(f"{PREFIX}interrupted again while closing; the parts written before are readable")
             return
-        # Without a model the hooks say nothing, unless they had to give up.
-        why = (self.heard if summary is None else "") or (STOPPED_EARLY if status != "closed" else NOTHING_RAN)
-        is_launched = os.environ.get(LAUNCH_VARIABLE, "").startswith(PARENT)
-        self.epilogue = _last_lines(summary, why_nothing=why, rank=self.hooks.rank, is_launched=is_launched)
+        self.spawns.stop()
+        of_ranks = [line for run_dir, expected in self.spawned for line in ranks_lines(run_dir, expected)]
+        if summary is not None or not self.spawned:
+            # Without a model the hooks say nothing, unless they had to give up.
+            why = (self.heard if summary is None else "") or (STOPPED_EARLY if status != "closed" else NOTHING_RAN)
+            unreached = self.spawns.unreached() if summary is None else None
+            why = f"{unreached}; {why}" if unreached else why
+            self.epilogue = _last_lines(summary, why_nothing=why, rank=self.hooks.rank, is_launched=self.has_parent)
+        self.epilogue += of_ranks
 
     def _say_epilogue(self) -> None:
         for line in self.epilogue:

@@ -106,6 +106,21 @@ def find_place(options: CaptureOptions, script: str) -> Place:
     return Place(Path(options.resume), rank, world, launch, resumes=True, step_asked=options.resume_step)
 
 
+def claim_for_spawned(options: CaptureOptions, script: str) -> Path:
+    """Make the directory of processes that a script starts; another name where one is there, its own run's even.
+
+    An old run is renamed when asked for, unless this process records there.
+
+    Raises:
+        UsageError: no directory can be made there.
+    """
+    path = resolve_run_path(options.out, script, options.name, 1)
+    if _has_live_writer(path) or (not options.force and is_occupied(path, 0, 1, this_launch())):
+        path = _free_name(path, "-")
+    prepare_run_path(path, force=options.force)
+    return path
+
+
 def check_run_path(path: Path, *, force: bool, rank: int = 0, world: int = 1, launch: Launch | None = None) -> None:
     """Refuse a path that another run occupies, or that cannot be made; leaves everything as it is.
 

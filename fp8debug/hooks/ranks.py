@@ -23,11 +23,12 @@ class _Spawned:
     """What `torch.multiprocessing` made this process, until its process group says more."""
 
     rank_and_world: tuple[int, int] | None = None
+    launch: str | None = None
 
 
-def note_spawned(rank: int, world: int) -> None:
-    """Say that this process is one of `world` that a script started."""
-    _Spawned.rank_and_world = (rank, world)
+def note_spawned(rank: int, world: int, launch: str) -> None:
+    """Say that this process is one of `world` that a script started, in a launch of that name."""
+    _Spawned.rank_and_world, _Spawned.launch = (rank, world), launch
 
 
 def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
@@ -72,7 +73,12 @@ class Launch:
 
 def this_launch(environment: Mapping[str, str] = os.environ) -> Launch:
     """The launch that this process belongs to."""
-    name = environment.get(LAUNCH_VARIABLE) or _scheduler_name(environment) or _torchrun_name(environment)
+    name = (
+        _Spawned.launch
+        or environment.get(LAUNCH_VARIABLE)
+        or _scheduler_name(environment)
+        or _torchrun_name(environment)
+    )
     return Launch(name, int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0))
 
 
