@@ -23,6 +23,7 @@ from fp8debug.hooks.backends.kinds import kind_of
 from fp8debug.hooks.backends.placement import WeightPlacements, megatron_placements, placement_of
 from fp8debug.hooks.backends.precision import high_precision, precision_asked
 from fp8debug.hooks.observed import LOCAL, Observed, Placement
+from fp8debug.hooks.rows import dtype_word
 from fp8debug.hooks.transforms import has_data
 from fp8debug.replay import Moment
 
@@ -144,7 +145,9 @@ class ForwardHook(ModuleHook):
         gemm_dtype, high = y.dtype, high_precision(x, weight)
         gemms = self._gemms_of(module, gemm_dtype, high, x.dim())
         if gemm_dtype is not high and high.is_floating_point and high.itemsize > 1:
-            self._say_once(observer, "precision_differs", f"asked to run in {high}, ran in {gemm_dtype}")
+            self._say_once(
+                observer, "precision_differs", f"asked to run in {dtype_word(high)}, ran in {dtype_word(gemm_dtype)}"
+            )
         wanted = observer.tensors
         if "x" in wanted:
             observer.observe(gemms["x"].seen(x, moment))
