@@ -146,6 +146,7 @@ class TransformerEngineBackend:
         observer.clock.backward()
         watched.backward = taken
         if taken.debugged:
+            self._bind(module, watched)  # of two modules of one name the other may have run since
             return
         visible = _visible(watched, {"dy": gradient}, splits)
         for gemm in tuple(watched.layers):

@@ -29,7 +29,7 @@ class Defaults:
 
 
 @Registry.register_namespace_api(namespace="transformer_engine")
-class TransformerEngineAPI(BaseNamespaceAPI):  # type: ignore[misc]
+class TransformerEngineAPI(BaseNamespaceAPI):
     """Routes by tensor, and by GEMM where a call has one."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):  # type: ignore[misc]
 
 
 @Registry.register_feature(namespace="transformer_engine")
-class CountCalls(BaseConfigAPIMapper):  # type: ignore[misc]
+class CountCalls(BaseConfigAPIMapper):
     """A feature of the user's: counts the tensors that it is shown."""
 
     shown: dict[str, int] = {}  # noqa: RUF012

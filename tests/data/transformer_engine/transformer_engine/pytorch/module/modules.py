@@ -70,10 +70,7 @@ class GroupedLinear(TransformerEngineBaseModule):
 
     def forward(self, inp: torch.Tensor, m_splits: list[int]) -> torch.Tensor:
         first = self.prepare()
-        every = zip(inp.split(m_splits), self.quantizers(), strict=True)
-        return torch.cat(
-            [
-                Gemm.apply(x, getattr(self, f"weight{i}"), None, own, first and i == 0)
-                for i, (x, own) in enumerate(every)
-            ]
-        )
+        rows, quantizers = inp.split(m_splits), self.quantizers()
+        weights = [getattr(self, f"weight{i}") for i in range(self.n_gemms)]
+        every = zip(rows, weights, quantizers, strict=True)
+        return torch.cat([Gemm.apply(x, w, None, own, first and own is quantizers[0]) for x, w, own in every])
