@@ -27,7 +27,8 @@ def net() -> nn.Sequential:
 
 def converted(recipe: str, model: nn.Module) -> nn.Module:
     config = dataclasses.replace(Float8LinearConfig.from_recipe_name(recipe), emulate=True)
-    return convert_to_float8_training(model, config=config)
+    result: nn.Module = convert_to_float8_training(model, config=config)
+    return result
 
 
 def train(model: nn.Module) -> list[float]:

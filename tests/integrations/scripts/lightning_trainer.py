@@ -17,7 +17,7 @@ warnings.filterwarnings("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 
-class Lit(LightningModule):
+class Lit(LightningModule):  # type: ignore[misc]
     """Two layers with an attribute of the user's around them."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ def main() -> None:
         "callbacks": callbacks,
     }
     model = Lit()
-    data = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
+    data: Any = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
     Trainer(**settings).fit(
         model, torch.utils.data.DataLoader(data, batch_size=2), torch.utils.data.DataLoader(data, batch_size=8)
     )
@@ -78,7 +78,7 @@ def main() -> None:
     print(json.dumps({"losses": model.losses, "weights": digest}))
 
 
-class Failing(Callback):
+class Failing(Callback):  # type: ignore[misc]
     """Stops the training in the middle."""
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
