@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from fp8debug.analysis.gaps import RecordingGaps
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.whatif.selection import TRAINING_PASSES, Selection
 from fp8debug.formats import Format
@@ -53,6 +54,7 @@ def replayed_scales(run: Run, recipes: Sequence[Recipe], selection: Selection) -
     if not histories:
         return
     rolls = str(run.manifest.options.get("rolls", "microbatch"))
+    gaps = RecordingGaps(run.manifest)
     simulators: dict[tuple[int, int], ScaleSimulator] = {}
     rows = run.sql(_passes(selection, reduced=run.manifest.world_size > 1)).iter_rows()
     for segment, rank, step, microbatch, call, pass_, layer, tensor, amax, record in rows:
@@ -60,6 +62,8 @@ def replayed_scales(run: Run, recipes: Sequence[Recipe], selection: Selection) -
         if simulator is None:
             simulator = simulators[segment, rank] = ScaleSimulator(list(histories), rolls)
         moment = Moment(step, microbatch, call, pass_)
+        if gaps and gaps.ended_by(segment, rank, step, layer, tensor):
+            simulator.see(layer, tensor, moment, None)
         if record is None:
             simulator.see(layer, tensor, moment, amax)
             continue
