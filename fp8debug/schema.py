@@ -56,7 +56,11 @@ STEPS = Table(
         Column("segment", "int32", "resume counter"),
         Column("step", "int64", "optimizer step, from 0"),
         Column("rank", "int32", "global rank"),
-        Column("loss", "float64", "mean over micro-batches, or their sum where a trainer gives shares; loss scale divided out"),
+        Column(
+            "loss",
+            "float64",
+            "mean over micro-batches, or their sum where a trainer gives shares; loss scale divided out",
+        ),
         Column("losses", "list<float64>", "the loss of each micro-batch, loss scale divided out"),
         Column("loss_source", "string", "backward: the tensor backward() was called on | log: given by session.log"),
         Column("grad_norm", "float64", "gradient norm before clipping, as the source saw it"),
@@ -77,15 +81,17 @@ TENSORS = Table(
     (
         *RECORD_KEY,
         Column("shape", "list<int64>", "shape as the GEMM's operand, local to the rank"),
-        Column("dtype", "string", "dtype the hook saw"),
+        Column("dtype", "string", "dtype the hook saw; float8_*, float6_*, float4_*: codes that a GEMM read"),
         Column("gemm_dtype", "string", "dtype the GEMM consumed (differs under autocast)"),
         Column("placement", "string", "local | replicate | shard(dim) | partial; one a mesh dimension, comma between"),
         Column("shard", "string", "piece of the whole tensor that this rank holds, such as 1/4; NULL: all", since=2),
         Column("replica_of", "int32", "lowest rank with the same data; this rank where nobody else has them", since=2),
-        Column("row_class", "string", "all | valid | padding"),
+        Column("row_class", "string", "all | valid | padding: rows of tokens or of none, by session.mask"),
         Column("precision_asked", "string", "dtype that the GEMM was asked to run in; NULL when unknown", since=2),
         Column("sampled", "bool", "true when errors and a histogram were taken of this record"),
-        Column("status", "string", "ok | no_tokens | empty_shard | empty | why nothing could be measured"),
+        Column(
+            "status", "string", "ok | no_tokens | empty_shard | empty | payload_only | why nothing could be measured"
+        ),
         Column("n", "int64", "elements"),
         Column("n_zero", "int64", "elements equal to zero, of either sign"),
         Column("n_neg_zero", "int64", "those of n_zero with the sign bit set"),
@@ -95,7 +101,7 @@ TENSORS = Table(
         Column("n_rows_nonfinite", "int64", "rows (tokens, or output features of w) with any NaN or Inf"),
         Column("first_nonfinite_row", "int64", "index of the first such row, NULL when there is none"),
         Column("amin", "float32", "smallest non-zero magnitude of the finite elements"),
-        Column("amax", "float32", "largest magnitude of the finite elements; 0 when there is none"),
+        Column("amax", "float32", "largest magnitude of the finite elements; 0: none is finite, NULL: no elements"),
         Column("approx", "string", "'bf16' when the histogram is of BF16-rounded FP32 values, else NULL"),
         Column("checksum", "uint64", "Fletcher-64 of the raw bytes before any rounding; sampled records only"),
     ),
@@ -119,7 +125,7 @@ SCALES = Table(
         Column("n_rolls", "int64", "amaxes the history has consumed so far"),
         Column("ran", "bool", "whether the module ran between the last two rolls; NULL when simulated"),
         Column("set_at_step", "int64", "step whose roll set this scale; NULL for the initial scale"),
-        Column("status", "string", "ok | warmup: before the first amax | history_incomplete"),
+        Column("status", "string", "ok | warmup: before the first amax | history_incomplete | per_block: one a block"),
     ),
 )
 
@@ -156,7 +162,7 @@ HISTOGRAMS = Table(
         Column("segment", "int32", "resume counter; with rank and seq the record"),
         Column("rank", "int32", "global rank"),
         Column("seq", "int64", "record on that rank"),
-        Column("counted", "string", "high: high-precision values | payload: dequantised FP8 codes"),
+        Column("counted", "string", "high: high-precision values | payload: values of codes, before scale_inv"),
         Column("value", "float32", "a distinct finite value (zeros included, -0 apart from +0)"),
         Column("count", "int64", "how many elements have it"),
     ),
@@ -164,7 +170,8 @@ HISTOGRAMS = Table(
 
 BLOCKS = Table(
     "blocks",
-    "sampled: one row a record, block recipe, format and GEMM: what the operand loses, sums as in errors",
+    "sampled: one row a record, block recipe, format and GEMM: what the operand loses, sums as in errors; of a record "
+    "of codes only the scales are known",
     (
         *RECORD_KEY,
         Column("recipe", "string", "canonical recipe text, for example mxfp8:scale_rule=floor"),

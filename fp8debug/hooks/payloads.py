@@ -15,6 +15,7 @@ import torch
 from fp8debug.formats import FORMATS, Format, decode
 from fp8debug.hooks.measure import checksum, codes, layout
 from fp8debug.hooks.measure.engine import Counted, Engine, UnsupportedDtype
+from fp8debug.hooks.measure.health import Health
 from fp8debug.hooks.observed import Observed, Payload
 from fp8debug.hooks.scalars import Numbers, Scalar, as_numbers, as_scalar
 from fp8debug.hooks.transforms import unwrapped
@@ -117,20 +118,22 @@ def _fits(payload: Payload, value: torch.Tensor) -> bool:
     return inverse.dim() <= held.dim() and all(size in (1, whole) for size, whole in pairs)
 
 
+def health_of(engine: Engine, payload: Payload) -> Health:
+    """Take the health of the codes of a payload, before any scale; raises UnsupportedDtype."""
+    held = _as_float8(payload)
+    return count_codes(engine, payload).health if held is None else engine.health(held, held.dtype)
+
+
 def count_codes(engine: Engine, payload: Payload) -> Counted:
     """Count the codes of a payload by value, before any scale.
 
     Raises:
-        UnsupportedDtype: the codes are neither in a float8 dtype nor uint8.
+        UnsupportedDtype: the codes are neither in a float8 dtype nor uint8, or have more bits than their format.
     """
-    held, fmt = payload.codes.detach(), payload.fmt
-    if held.dtype in codes.FP8_DTYPES:
-        return engine.count(held, held.dtype)
-    if held.dtype is not torch.uint8:
-        raise UnsupportedDtype(f"payload in {held.dtype}: expected a float8 dtype or uint8 codes")
-    if fmt.name in _FLOAT8:
-        return engine.count(held.view(_FLOAT8[fmt.name]), _FLOAT8[fmt.name])
-    host = held.cpu()
+    float8, fmt = _as_float8(payload), payload.fmt
+    if float8 is not None:
+        return engine.count(float8, float8.dtype)
+    host = payload.codes.detach().cpu()
     s1 = s2 = 0
     counts = np.zeros(256, np.int64)
     for block in layout.flat_blocks(host):
@@ -143,6 +146,16 @@ def count_codes(engine: Engine, payload: Payload) -> Counted:
     kept = np.flatnonzero((counts != 0) & np.isfinite(values))
     found = codes.health_of_values(values, counts)
     return Counted(found, values[kept], counts[kept], checksum.finish(s1, s2), None)
+
+
+def _as_float8(payload: Payload) -> torch.Tensor | None:
+    """The codes in a dtype that engines count; None where torch has none for the format."""
+    held, fmt = payload.codes.detach(), payload.fmt
+    if held.dtype in codes.FP8_DTYPES:
+        return held
+    if held.dtype is not torch.uint8:
+        raise UnsupportedDtype(f"payload in {held.dtype}: expected a float8 dtype or uint8 codes")
+    return held.view(_FLOAT8[fmt.name]) if fmt.name in _FLOAT8 else None
 
 
 def decoded(held: torch.Tensor, fmt: Format) -> torch.Tensor:
@@ -191,7 +204,7 @@ def error_sums(lost: Numbers) -> ErrorSums:
 def _chunks(value: torch.Tensor, payload: Payload) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Slices along the first axis: values, codes, and float64 factors that broadcast to them."""
     held, inverse = payload.codes.detach(), payload.scale_inv
-    factor = inverse.detach() if isinstance(inverse, torch.Tensor) else torch.tensor(inverse, device=value.device)
+    factor = inverse.detach() if isinstance(inverse, torch.Tensor) else torch.full((), inverse, device=value.device)
     factor = factor.to(value.device, torch.float64)
     if value.dim() < 2:
         value, held = value.reshape(1, -1), held.reshape(1, -1)

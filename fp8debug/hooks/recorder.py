@@ -15,7 +15,7 @@ from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health, nonfinite_rows
 from fp8debug.hooks.noticed import Noticed
 from fp8debug.hooks.observed import Observed, Payload
-from fp8debug.hooks.payloads import PayloadFacts, count_codes, decoded, facts_of, is_codes, payload_of
+from fp8debug.hooks.payloads import PayloadFacts, count_codes, decoded, facts_of, health_of, is_codes, payload_of
 from fp8debug.hooks.rows import (
     Measurement,
     Missed,
@@ -136,12 +136,12 @@ class Recorder:
     ) -> None:
         seq = self._next_seq()
         try:
-            counted = count_codes(self._engine, payload)
+            counted = count_codes(self._engine, payload) if sampled else None
+            health = counted.health if counted is not None else health_of(self._engine, payload)
         except UnsupportedDtype as error:
             self._add_unsupported(seq, seen, str(error))
             return
         held = payload.codes.detach()
-        health = counted.health
         rows = nonfinite_rows(decoded(held, payload.fmt)) if health.has_nonfinite else (0, None)
         taken = Measurement(
             seq,
@@ -152,7 +152,7 @@ class Recorder:
             held.dtype,
             held.dtype,
             health,
-            counted if sampled else None,
+            counted,
             rows,
             (),
             seen.precision_asked,
