@@ -58,6 +58,7 @@ def main() -> None:
             per_device_train_batch_size=1,
             gradient_accumulation_steps=2,
             learning_rate=1e-5,
+            use_cpu=True,
             bf16=True,
             logging_steps=1,
             save_strategy="no",
