@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fp8debug.analysis.liveness import liveness
+from fp8debug.analysis.merge.layers import merged_layers
 from fp8debug.errors import Fp8DebugError
-from fp8debug.rundir import MANIFEST_NAME, Manifest, RunDir, list_runs
+from fp8debug.rundir import MANIFEST_NAME, Manifest, RankInfo, RunDir, list_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,15 @@ def _entry(run: RunDir) -> RunEntry:
         command=tuple(manifest.command),
         script=_script(manifest),
         n_steps=_n_steps(run),
-        n_layers=sum(layer.matched for layer in manifest.layers),
+        n_layers=sum(layer.info.matched for layer in merged_layers(manifest, _other_ranks(run, manifest))),
         status=liveness(run, manifest).status,
         problem=manifest.status_reason,
         size_bytes=_size(run.path),
     )
+
+
+def _other_ranks(run: RunDir, manifest: Manifest) -> list[RankInfo]:
+    return run.read_ranks() if manifest.world_size > 1 else []
 
 
 def _script(manifest: Manifest) -> str | None:

@@ -110,7 +110,7 @@ from operand
 
 def run_facts(run: Run) -> RunFacts:
     """Read what was run from the manifest, the locks and the table `steps`."""
-    manifest = run.manifest
+    manifest, layers = run.manifest, [layer.info for layer in run.layers]
     row = run.sql(_STEPS).fetchall()[0]
     alive = liveness(RunDir(run.path), manifest)
     return RunFacts(
@@ -130,12 +130,12 @@ def run_facts(run: Run) -> RunFacts:
         last_step=row[2],
         n_sampled_steps=row[3],
         n_skipped_steps=row[4],
-        n_layers=len(manifest.layers),
-        n_layers_matched=sum(layer.matched for layer in manifest.layers),
+        n_layers=len(layers),
+        n_layers_matched=sum(layer.matched for layer in layers),
         tensors=tuple(manifest.tensors),
         recipes=tuple(manifest.recipes),
         inference=bool(manifest.options.get("inference")),
-        emulated=dict(Counter(layer.emulated for layer in manifest.layers if layer.emulated is not None)),
+        emulated=dict(Counter(layer.emulated for layer in layers if layer.emulated is not None)),
         loss=Course(*row[5:9]),
         grad_norm=Course(*row[9:13]),
     )

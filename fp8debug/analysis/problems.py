@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fp8debug.analysis.facts import Health, RunFacts
+from fp8debug.analysis.merge.facts import RankFacts
 from fp8debug.analysis.run import Run
 from fp8debug.errors import some
 
@@ -15,7 +16,7 @@ class Problem:
     """One thing a person should know before trusting the rest."""
 
     kind: str
-    """The event's kind, or: bad_file, missing_tensor, missing_rank, missing_layer, nonfinite, status."""
+    """The event's kind, or: bad_file, missing_tensor, missing_rank, replicas_differ, nonfinite, status."""
     message: str
     count: int = 1
     """How often it was reported."""
@@ -41,12 +42,12 @@ _WHY_NOT = {
     "v": _NO_STATE,
 }
 
-_SEEN = "select distinct layer, tensor, rank from records order by all"
+_SEEN = "select distinct layer, tensor from records order by all"
 
 
-def problems(run: Run, facts: RunFacts, health: Health) -> tuple[Problem, ...]:
+def problems(run: Run, facts: RunFacts, health: Health, ranks: RankFacts | None) -> tuple[Problem, ...]:
     """Everything wrong or missing, most fundamental first."""
-    return (*_of_the_run(facts), *_not_finite(facts, health), *_missing(run), *_events(run))
+    return (*_of_the_run(facts), *_not_finite(facts, health), *_of_ranks(ranks), *_missing(run), *_events(run))
 
 
 def _of_the_run(facts: RunFacts) -> Iterator[Problem]:
@@ -74,26 +75,36 @@ def _not_finite(facts: RunFacts, health: Health) -> Iterator[Problem]:
             yield Problem("nonfinite", f"the {name} is not finite, first at step {course.first_nonfinite_step}")
 
 
+def _of_ranks(ranks: RankFacts | None) -> Iterator[Problem]:
+    if ranks is None:
+        return
+    if ranks.missing:
+        listed = ", ".join(map(str, ranks.missing[:8])) + (", ..." if len(ranks.missing) > 8 else "")
+        yield Problem("missing_rank", f"{len(ranks.missing)} of {ranks.n_ranks} ranks left no records: {listed}")
+    for note in ranks.notes:
+        yield Problem("rank_missing", note)
+    for differing in ranks.differing:
+        yield Problem("replicas_differ", differing.message)
+
+
 def _missing(run: Run) -> Iterator[Problem]:
-    """Ranks, layers and tensors that should be there and are not; a restricted run is looked at as a whole."""
+    """Tensors that should be there and are not."""
     seen = run.sql(_SEEN).fetchall()
-    layers = {layer for layer, _, _ in seen}
-    ranks = {rank for _, _, rank in seen}
+    layers = {layer for layer, _ in seen}
     manifest = run.manifest
-    absent = sorted(set(range(manifest.world_size)) - ranks)
-    if seen and absent:
-        listed = ", ".join(map(str, absent[:8])) + (", ..." if len(absent) > 8 else "")
-        yield Problem("missing_rank", f"{len(absent)} of {manifest.world_size} ranks left no records: {listed}")
     serves = bool(manifest.options.get("inference"))
     expected = [t for t in manifest.tensors if not (serves and t in ("dy", "dx", "dw"))]
     for tensor in expected:
-        without = sorted(layers - {layer for layer, name, _ in seen if name == tensor})
+        without = sorted(layers - {layer for layer, name in seen if name == tensor})
         if without:
             yield Problem("missing_tensor", f"no {tensor} was recorded for {some(without)}{_WHY_NOT.get(tensor, '')}")
 
 
 def _events(run: Run) -> Iterator[Problem]:
+    told = {note.message for note in run.presence.notes} if run.presence is not None else set()
     for kind, message, operands, count, first_step in run.sql(_EVENTS).fetchall():
+        if kind == "rank_missing" and message in told:
+            continue
         at = "" if first_step is None else f" (first at step {first_step})" if count > 1 else f" (step {first_step})"
         text = f"{some(operands)}: {message}{at}" if operands else f"{message}{at}"
         yield Problem(kind, text, count)

@@ -8,6 +8,7 @@ from fp8debug.analysis.course import with_details
 from fp8debug.analysis.facts import Health, RunFacts, health, run_facts
 from fp8debug.analysis.findings import Finding, IsolatedHit, findings, isolated_hits
 from fp8debug.analysis.judged import Judged, judged, judged_operands
+from fp8debug.analysis.merge.facts import RankFacts, rank_facts
 from fp8debug.analysis.problems import Problem, problems
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.scope import Scope
@@ -36,6 +37,8 @@ class Report:
     isolated_hits: tuple[IsolatedHit, ...]
     problems: tuple[Problem, ...]
     thresholds: dict[str, float]
+    ranks: RankFacts | None = None
+    """None for a run of one rank."""
 
     @property
     def n_judged_steps(self) -> int:
@@ -57,7 +60,8 @@ def build_report(run: Run, *, scope: Scope | None = None, top: int | None = None
     if run.notice is not None:
         raise Fp8DebugError(f"{run.notice}; {_remedy(run)}")
     facts, values = run_facts(run), health(run)
-    found_problems = problems(run, facts, values)
+    ranks = rank_facts(run)
+    found_problems = problems(run, facts, values, ranks)
     if values.n_operands == 0:
         why = f" ({found_problems[0].message})" if found_problems else ""
         raise Fp8DebugError(f"no tensor was recorded in {run.path}{why}; record a run with `fp8debug attach train.py`")
@@ -81,6 +85,7 @@ def build_report(run: Run, *, scope: Scope | None = None, top: int | None = None
         isolated_hits=_worst_steps(isolated, top),
         problems=found_problems,
         thresholds=dict(run.thresholds),
+        ranks=ranks,
     )
 
 

@@ -8,7 +8,7 @@ create or replace view scale_gaps as
 with joined as (
     select
         s.*, t.amax, t.sampled, t.row_class,
-        coalesce(t.n - t.n_zero - t.n_nan - t.n_posinf - t.n_neginf, t.n) as n_nonzero,
+        coalesce(s.n_group_nonzero, t.n - t.n_zero - t.n_nan - t.n_posinf - t.n_neginf, t.n) as n_nonzero,
         kernel_amax(t.amax, t.n_posinf, t.n_neginf) as seen_amax
     from judged_scales as s
     join tensors as t using (segment, rank, seq)

@@ -16,12 +16,15 @@ def report_json(report: Report, outcome: Outcome | None = None) -> str:
     """One JSON object and a newline.
 
     `report_version` rises when a key changes its meaning or goes; new keys may appear without. What is unknown, NaN or
-    infinite is null. `fail_on` is null unless a condition was given.
+    infinite is null. `fail_on` is null unless a condition was given. Only a run of several ranks has `ranks`.
     """
+    fields = asdict(report)
+    if report.ranks is None:
+        del fields["ranks"]
     document = {
         "report_version": REPORT_VERSION,
         "fp8debug_version": __version__,
-        **asdict(report),
+        **fields,
         "fail_on": None if outcome is None else asdict(outcome),
     }
     return json.dumps(without_nan(document), indent=1, allow_nan=False) + "\n"

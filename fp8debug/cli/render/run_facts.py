@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp8debug.analysis.facts import Course, RunFacts
+from fp8debug.analysis.merge.facts import RankFacts
 from fp8debug.analysis.report import Report
 from fp8debug.analysis.scope import Scope
 from fp8debug.cli.render.stream import Looks
@@ -37,6 +38,8 @@ def _facts(report: Report, facts: RunFacts) -> Iterator[tuple[str, str]]:
     if facts.grad_norm.first is not None:
         yield "gradient", f"norm {_course(facts.grad_norm)}"
     yield "layers", _layers(facts)
+    if report.ranks is not None:
+        yield "ranks", _ranks(report.ranks)
     if facts.emulated:
         emulated = [f"{escape(text)} in {count(n, 'layer')}" for text, n in facts.emulated.items()]
         yield "emulated", f"{listed(emulated)}: these computed on quantised operands"
@@ -72,20 +75,43 @@ def _course(course: Course) -> str:
 
 
 def _layers(facts: RunFacts) -> str:
-    text = f"{facts.n_layers_matched} of {count(facts.n_layers, 'GEMM layer')}, tensors {', '.join(facts.tensors)}"
-    return f"{text}, {facts.world_size} ranks" if facts.world_size > 1 else text
+    return f"{facts.n_layers_matched} of {count(facts.n_layers, 'GEMM layer')}, tensors {', '.join(facts.tensors)}"
+
+
+def _ranks(ranks: RankFacts) -> str:
+    parts = [
+        f"{ranks.n_ranks}",
+        _caveats(ranks),
+        f"{count(ranks.n_sharded, 'operand')} in pieces" if ranks.n_sharded else "",
+        f"{ranks.n_replicated} in replicas" if ranks.n_replicated else "",
+        f"{ranks.n_partial} partial sums, merged with nothing" if ranks.n_partial else "",
+    ]
+    return escape("; ".join(filter(None, parts)))
 
 
 def _recipes(report: Report) -> str:
     names = [escape(recipe) for recipe in report.run.recipes] or ["none"]
     sources = {entry.source for entry in report.judged}
     if sources == {"simulated"}:
-        how = "each rank from its own amax" if report.run.world_size > 1 else "the training itself need not run in FP8"
+        how = _how_simulated(report.ranks)
         return f"{', '.join(names)} (simulated: {how})"
     if "framework" in sources:
         framework = [escape(entry.recipe) for entry in report.judged if entry.source == "framework"]
         return f"{', '.join(names)}; the framework's own scales for {listed(framework)}"
     return ", ".join(names)
+
+
+def _caveats(ranks: RankFacts) -> str:
+    shown, more = ranks.caveats[:3], len(ranks.caveats) - 3
+    return "; ".join([*shown, f"{more} more of the kind, below"] if more > 0 else shown)
+
+
+def _how_simulated(ranks: RankFacts | None) -> str:
+    if ranks is None:
+        return "the training itself need not run in FP8"
+    if ranks.n_recorded == 1:
+        return "each rank from its own amax"
+    return "histories see the largest amax over ranks"
 
 
 def _verdict(report: Report) -> str:
@@ -96,6 +122,8 @@ def _verdict(report: Report) -> str:
         text += f", {count(report.n_watch, 'operand')} to watch"
     if report.problems:
         text += f", {count(len(report.problems), 'problem')}"
+    if report.ranks is not None and report.ranks.caveats and not report.n_candidates:
+        text += f"; but {escape(_caveats(report.ranks))}"
     return text
 
 

@@ -99,6 +99,8 @@ def _candidates(report: Report, looks: Looks) -> Iterator[str]:
         judged = [entry.recipe for entry in report.judged if entry.n_operands]
         yield looks.bold(looks.green("NO CANDIDATE FOR BF16"))
         yield from wrap(f"No judged operand needs to fall back to BF16 under {listed(judged, 'or')}.", looks.width)
+        for caveat in report.ranks.caveats if report.ranks is not None else ():
+            yield from wrap(f"But {escape(caveat)}.", looks.width, hanging="  ")
         return
     yield looks.bold(looks.red(f"{count(report.n_candidates, 'CANDIDATE', 'CANDIDATES')} FOR BF16, worst first"))
     yield from wrap(

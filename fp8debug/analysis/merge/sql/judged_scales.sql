@@ -12,7 +12,7 @@ select
         case when r.id is null then s.set_at_step else r.set_at_step end as set_at_step,
         case when r.id is null then s.status else r.status end as status
     ),
-    r.id is null or (p.rank = s.rank and p.seq = s.seq) as sets_amax
+    r.id is null or (p.rank = s.rank and p.seq = s.seq) as sets_amax, p.n_nonzero as n_group_nonzero
 from stored.scales as s
 left join group_members as m using (segment, rank, seq)
 left join group_replay as r on r.id = m.id and r.recipe = s.recipe and r.fmt = s.fmt and s.source = 'simulated'
