@@ -29,6 +29,8 @@ AXES = {
     "dw": ("N", "K"),
     "m": ("N", "K"),
     "v": ("N", "K"),
+    "key": ("token", "K"),
+    "value": ("token", "N"),
 }
 """Names of a tensor's rows and columns."""
 
