@@ -114,7 +114,9 @@ class RunControl:
         after = self._plan(control)
         layers = [layer.name for layer in self._roster.layers]
         self._require_match(after.selection, layers)
-        stopped = sorted(name for name in self._hooked if before.selection.takes(name) and not after.selection.takes(name))
+        stopped = sorted(
+            name for name in self._hooked if before.selection.takes(name) and not after.selection.takes(name)
+        )
         lost_tensors = [t for t in before.options.tensors if t not in after.options.tensors]
         self._recorder.break_histories(
             lambda layer, tensor: not after.selection.takes(layer) or tensor not in after.options.tensors

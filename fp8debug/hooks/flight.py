@@ -230,6 +230,7 @@ class FlightRecorder:
             f"counted{cost}"
         )
 
+
 def thinned(batch: Batch) -> Batch:
     """What of a batch is recorded in steps that are not sampled; the records say so of themselves."""
     thin = Batch()

@@ -58,7 +58,9 @@ def test_a_step_is_one_forward(attach: Attach, recorded: Recorded) -> None:
                 model(tokens(step).bfloat16())
     x = recorded.rows("tensors", tensor="x")
     assert [(r["step"], r["layer"], r["call"], r["pass"], r["sampled"]) for r in x] == [
-        (step, layer, call, "eval", step % 2 == 0) for step in range(10) for layer, call in (("a", 0), ("b", 0), ("b", 1))
+        (step, layer, call, "eval", step % 2 == 0)
+        for step in range(10)
+        for layer, call in (("a", 0), ("b", 0), ("b", 1))
     ]
     assert [r["step"] for r in recorded.rows("steps")] == list(range(10))
     assert {r["step"] for r in recorded.rows("tensors", tensor="w")} == {0, 2, 4, 6, 8}
