@@ -6,6 +6,7 @@ grows with each change.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -142,8 +143,6 @@ def in_force(path: Path, manifest: Manifest) -> Control:
 
 def _last_serial(path: Path, manifest: Manifest) -> int:
     serials = [change.get("serial", 0) for segment in manifest.segments for change in segment.get("changes", ())]
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         serials.append(json.loads(path.read_text(encoding="utf-8"))["serial"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
     return max((serial for serial in serials if isinstance(serial, int)), default=0)

@@ -109,7 +109,7 @@ class Observation:
         return self.plan.selection.takes(layer)
 
     def observe(self, seen: Observed) -> None:
-        """Measure one operand. Of evaluation passes only the first of a sampled step is taken, unless the run serves."""
+        """Measure one operand; of evaluation passes only the first of a sampled step, unless the run serves."""
         moment = seen.moment
         if seen.layer in self._left_out:
             return

@@ -1,7 +1,7 @@
 """States of Adam-like optimizers as tensors: `m` is exp_avg, `v` is exp_avg_sq of a layer's weight, after the step.
 
-They are records of the step that the optimizer has just ended, in pass `backward`: like `dw` they are of the weight as a
-whole, whatever the micro-batches. Health is taken at every step, so that simulated histories have no gap; it reads as
+They are records of the step that the optimizer has just ended, in pass `backward`: like `dw` they are of the weight as
+a whole, whatever the micro-batches. Health is taken at every step, so that simulated histories have no gap; it reads as
 many bytes as the states have. Of amsgrad, `v` is exp_avg_sq itself, not its running maximum.
 """
 

@@ -106,7 +106,7 @@ def test_layers_tensors_and_period(attach: Attach, recorded: Recorded, training:
     status = {(r["step"], r["layer"]): r["status"] for r in recorded.rows("scales", tensor="x")}
     assert [status[step, "a"] for step in (0, 1, 2, 6)] == ["warmup", "ok", "ok", "history_incomplete"]
     assert status[6, "b"] == "ok"
-    first, second = recorded.rows("events", kind="control")
+    first, _ = recorded.rows("events", kind="control")
     assert "layers a -> b; tensors x,dy -> x,w,dy; every 1000 -> 2" in first["message"]
     assert "1 layer no longer recorded (a)" in first["message"] and "from step 3 on" in first["message"]
     assert first["step"] == 2

@@ -1,4 +1,4 @@
-"""A model that serves: a step is one forward, evaluation passes are recorded whole, judged, and compared with scales."""
+"""A model that serves: a step is one forward, evaluation passes are recorded whole and judged."""
 
 from __future__ import annotations
 
