@@ -21,7 +21,9 @@ _PLAIN = (torch.Tensor, nn.Parameter)
 _GROUPS = ("process_group", "dp_cp_group", "data_parallel_group")
 """What wrappers call the group that holds replicas: torch's, and those of Megatron's versions."""
 
-_on_meshes: weakref.WeakKeyDictionary[Any, dict[tuple[Any, int], Placement]] = weakref.WeakKeyDictionary()
+_on_meshes: weakref.WeakKeyDictionary[Any, dict[tuple[Any, int, tuple[int, ...]], Placement]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def placement_of(value: torch.Tensor, otherwise: Placement = LOCAL) -> tuple[torch.Tensor, Placement]:
@@ -38,10 +40,13 @@ def placement_of(value: torch.Tensor, otherwise: Placement = LOCAL) -> tuple[tor
         return _arrived(value), otherwise
     with torch.no_grad():  # without it, to_local would be part of the graph
         local = _arrived(value.to_local())  # type: ignore[attr-defined]
+    here = mesh.get_coordinate()
+    if here is None:  # a mesh without this rank
+        return local, Placement(",".join(_word(p, value.dim()) for p in placements))
     known = _on_meshes.setdefault(mesh, {})
-    key = (placements, value.dim())
+    key = (placements, value.dim(), tuple(here))
     if key not in known:
-        known[key] = _on_mesh(mesh, placements, value.dim())
+        known[key] = _on_mesh(mesh, *key)
     return local, known[key]
 
 
@@ -50,19 +55,15 @@ def _arrived(value: torch.Tensor) -> torch.Tensor:
     return value if wait is None else wait()
 
 
-def _on_mesh(mesh: Any, placements: Sequence[Any], n_dims: int) -> Placement:
+def _on_mesh(mesh: Any, placements: Sequence[Any], n_dims: int, here: Sequence[int]) -> Placement:
     """Placement of a DTensor: pieces are counted from 1, in the order of the mesh dimensions that split it."""
     words = [_word(p, n_dims) for p in placements]
-    text = ",".join(words)
-    here = mesh.get_coordinate()
-    if here is None:  # of a mesh without this rank
-        return Placement(text)
     same = tuple(slice(None) if word == "replicate" else at for word, at in zip(words, here, strict=True))
     piece, n_pieces = 0, 1
     for word, at, size in zip(words, here, mesh.mesh.shape, strict=True):
         if word.startswith("shard"):
             piece, n_pieces = piece * size + at, n_pieces * size
-    return Placement(text, _piece(piece, n_pieces), int(mesh.mesh[same].min()))
+    return Placement(",".join(words), _piece(piece, n_pieces), int(mesh.mesh[same].min()))
 
 
 def _word(placement: Any, n_dims: int) -> str:
