@@ -6,11 +6,14 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fp8debug.hooks.backends.transformer_engine import early, feature, inspection
+
+if TYPE_CHECKING:
+    from tests.hooks.conftest import Attach
 
 STAND_IN = Path(__file__).parents[3] / "data" / "transformer_engine"
 
@@ -19,6 +22,12 @@ STAND_IN = Path(__file__).parents[3] / "data" / "transformer_engine"
 def stand_in_path() -> Path:
     """What has to be on the path for `import transformer_engine`."""
     return STAND_IN
+
+
+@pytest.fixture
+def attach(attach: Attach) -> Attach:
+    """As ever, without details, which take time and are not asked about here."""
+    return lambda model, **options: attach(model, **{"detail": ()} | options)
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
@@ -47,11 +49,20 @@ def train(te: Any, model: nn.Module, n_steps: int, n_microbatches: int = 1, reci
         optimizer.zero_grad()
 
 
-def raw(recorded: Recorded, dtype: str, **cells: object) -> torch.Tensor:
-    """Raw values of one record, of codes or in high precision."""
-    row = recorded.row("tensors", dtype=dtype, **cells)
-    rows = recorded.rows("values", seq=row["seq"])
-    return torch.from_numpy(np.array([r["values"] for r in rows], np.float32))
+class Raw:
+    """Raw values of records, read once."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        table = pa.concat_tables([pq.ParquetFile(part).read(["seq", "values"]) for part in recorded.parts("values")])
+        self._seqs, self._rows = table["seq"].to_numpy(), table["values"].combine_chunks()
+        self._records = recorded.rows("tensors")
+
+    def __call__(self, dtype: str, **cells: object) -> torch.Tensor:
+        """Of one record, of codes or in high precision."""
+        wanted = cells | {"dtype": dtype}
+        (row,) = [r for r in self._records if all(r[name] == value for name, value in wanted.items())]
+        found = self._rows.take(pa.array(np.flatnonzero(self._seqs == row["seq"])))
+        return torch.from_numpy(found.flatten().to_numpy().reshape(len(found), -1).copy())
 
 
 @pytest.mark.captures(
@@ -80,31 +91,30 @@ def test_every_gemm_with_its_payload(te: Any, attach: Attach, recorded: Recorded
         for row in recorded.rows("tensors", step=1)
     ]
     assert sorted(found) == sorted(expected)
+    raw, scales = Raw(recorded), {row["seq"]: row for row in recorded.rows("scales", source="framework")}
+    records = {(r["step"], r["layer"], r["tensor"], r["dtype"]): r for r in recorded.rows("tensors")}
     for layer in LAYERS:
         for tensor, word, dtype in (("x", E4M3, torch.float8_e4m3fn), ("w", E4M3, torch.float8_e4m3fn),
                                     ("dy", E5M2, torch.float8_e5m2)):  # fmt: skip
             at = {"step": 1, "layer": layer, "tensor": tensor}
-            high = recorded.row("tensors", dtype="float32", **at)
-            scale = recorded.row("scales", seq=high["seq"], source="framework")["scale"]
+            high = records[1, layer, tensor, "float32"]
+            scale = scales[high["seq"]]["scale"]
             assert scale != 1
             largest = torch.finfo(dtype).max
-            cast = (raw(recorded, "float32", **at) * np.float32(scale)).clamp(-largest, largest).to(dtype).float()
-            assert raw(recorded, word, **at).equal(cast)
+            cast = (raw("float32", **at) * float(scale)).clamp(-largest, largest).to(dtype).float()
+            assert raw(word, **at).equal(cast)
             assert high["precision_asked"] == word
     for layer, name in (
         ("first", "first.weight"),
         ("mlp.fc1", "mlp.fc1_weight"),
         ("experts.gemm_1", "experts.weight1"),
     ):
-        read = {t: dequantised(recorded, 2, layer, t, w) for t, w in (("x", E4M3), ("dy", E5M2))}
+        read = {
+            tensor: raw(word, step=2, layer=layer, tensor=tensor)
+            * float(scales[records[2, layer, tensor, word]["seq"]]["scale_inv"])
+            for tensor, word in (("x", E4M3), ("dy", E5M2))
+        }
         assert torch.allclose(read["dy"].t() @ read["x"], gradients[name], rtol=1e-5, atol=1e-9)
-
-
-def dequantised(recorded: Recorded, step: int, layer: str, tensor: str, word: str) -> torch.Tensor:
-    """What a GEMM of the backward multiplied."""
-    at = {"step": step, "layer": layer, "tensor": tensor}
-    seq = recorded.row("tensors", dtype=word, **at)["seq"]
-    return raw(recorded, word, **at) * np.float32(recorded.row("scales", seq=seq)["scale_inv"])
 
 
 def test_high_precision_and_results(te: Any, attach: Attach, recorded: Recorded) -> None:
@@ -112,8 +122,9 @@ def test_high_precision_and_results(te: Any, attach: Attach, recorded: Recorded)
     model = Model(te)
     with attach(model, raw_every=1, tensors="x,w,dy,y,dx,dw"):
         train(te, model, 1)
+    raw = Raw(recorded)
     for layer in LAYERS:
-        at = {t: raw(recorded, "float32", layer=layer, tensor=t) for t in ("x", "w", "dy", "y", "dx", "dw")}
+        at = {t: raw("float32", layer=layer, tensor=t) for t in ("x", "w", "dy", "y", "dx", "dw")}
         assert torch.allclose(at["dy"].t() @ at["x"], at["dw"], rtol=1e-4, atol=1e-8)
         assert torch.allclose(at["x"] @ at["w"].t(), at["y"], rtol=1e-4, atol=1e-5)
         assert torch.allclose(at["dy"] @ at["w"], at["dx"], rtol=1e-4, atol=1e-8)
@@ -196,7 +207,7 @@ def test_weights_in_fp8_alone(te: Any, attach: Attach, recorded: Recorded) -> No
     row = recorded.row("tensors", tensor="w")
     assert (row["status"], row["dtype"]) == ("payload_only", E4M3)
     codes = linear.payload._data.view(torch.float8_e4m3fn).float()
-    assert raw(recorded, E4M3, tensor="w").equal(codes)
+    assert Raw(recorded)(E4M3, tensor="w").equal(codes)
     assert recorded.row("scales", tensor="w")["scale_inv"] == float(linear.payload._scale_inv)
     assert not recorded.rows("errors", tensor="w")
 
@@ -306,7 +317,8 @@ def test_names_given_late_and_twice(te: Any, attach: Attach, recorded: Recorded)
     model = nn.Sequential(te.Linear(64, 64, name="same"), te.Linear(64, 64, name="same"))
     with attach(model, raw_every=1):
         train(te, model, 1)
-        for module in model:
+        renamed: list[Any] = list(model)
+        for module in renamed:
             module.name = f"other.{id(module)}"
         train(te, model, 1)
     rows: list[Row] = recorded.rows("tensors")
@@ -315,8 +327,8 @@ def test_names_given_late_and_twice(te: Any, attach: Attach, recorded: Recorded)
         *("0/0/0 backward 1.dy", "0/0/0 backward 0.dy"),
     ]
     assert len(rows) == 12
-    y = (
-        raw(recorded, "float32", step=0, layer="0", tensor="x")
-        @ raw(recorded, "float32", step=0, layer="0", tensor="w").t()
+    raw = Raw(recorded)
+    x, w, y = (
+        raw("float32", step=0, layer=layer, tensor=tensor) for layer, tensor in (("0", "x"), ("0", "w"), ("1", "x"))
     )
-    assert torch.allclose(y, raw(recorded, "float32", step=0, layer="1", tensor="x"), atol=1e-5)
+    assert torch.allclose(x @ w.t(), y, atol=1e-5)

@@ -46,15 +46,14 @@ def test_blocks_of_128() -> None:
     data = codes(130, 200)
     plain = data.view(torch.float8_e4m3fn).float()
     common: dict[str, Any] = {"_fp8_dtype": E4M3_TAG, "_columnwise_data": None, "_columnwise_scale_inv": None}
+    row, column = torch.arange(130)[:, None], torch.arange(200)[None]
     scales = torch.rand(2, 132) + 0.5
     rows = SimpleNamespace(_rowwise_data=data, _rowwise_scale_inv=scales, _is_2D_scaled=False, **common)
-    expected = torch.stack([plain[r, c] * scales[c // 128, r] for r in range(130) for c in range(200)])
-    assert values(payload_of(rows)).equal(expected.reshape(130, 200))
+    assert values(payload_of(rows)).equal(plain * scales[column // 128, row])
 
     scales = torch.rand(2, 4) + 0.5
     tiles = SimpleNamespace(_rowwise_data=data, _rowwise_scale_inv=scales, _is_2D_scaled=True, **common)
-    expected = torch.stack([plain[r, c] * scales[r // 128, c // 128] for r in range(130) for c in range(200)])
-    assert values(payload_of(tiles)).equal(expected.reshape(130, 200))
+    assert values(payload_of(tiles)).equal(plain * scales[row // 128, column // 128])
 
     columns = SimpleNamespace(
         **vars(rows)
