@@ -46,7 +46,7 @@ class Run:
         presence: Presence | None = None,
     ) -> None:
         self._con = con
-        self._views = _views(con, manifest) if presence is not None and len(presence.recorded) > 1 else Views(con)
+        self._views = _views(con, manifest) if presence is not None and presence.are_several else Views(con)
         self.layers = layers
         self.presence = presence
         self.path = path
@@ -60,6 +60,11 @@ class Run:
         """The connection, with every view and macro created."""
         self._views.require_all()
         return self._con
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether several ranks left records, which are merged."""
+        return self.presence is not None and self.presence.are_several
 
     @property
     def notice(self) -> str | None:
@@ -145,7 +150,7 @@ def _views(con: duckdb.DuckDBPyConnection, manifest: Manifest) -> Views:
     """Those of a run of several ranks."""
     from fp8debug.analysis.merge.views import filled_tables, views_of_ranks
 
-    return Views(con, views_of_ranks(), filled_tables(str(manifest.options.get("rolls", "microbatch"))))
+    return Views(con, views_of_ranks(), filled_tables(manifest))
 
 
 def _config(memory_limit: str | None, threads: int | None) -> dict[str, str | bool | int | float | list[str]]:

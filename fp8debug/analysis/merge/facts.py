@@ -54,7 +54,7 @@ class RankFacts:
     def caveats(self) -> tuple[str, ...]:
         """What a verdict must not be read without."""
         missing = (f"{ranks_text(self.missing)} left no records",) if self.missing else ()
-        return (*missing, *self.notes, *(entry.message for entry in self.differing))
+        return (*missing, *(entry.message for entry in self.differing), *self.notes)
 
 
 _PLACEMENTS = """

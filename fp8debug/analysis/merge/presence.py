@@ -38,6 +38,11 @@ class Presence:
     notes: tuple[RankNote, ...]
     """In order of ranks."""
 
+    @property
+    def are_several(self) -> bool:
+        """Whether there is something to merge."""
+        return len(self.recorded) > 1
+
 
 def presence(
     con: duckdb.DuckDBPyConnection, run: RunDir, manifest: Manifest, ranks: Sequence[RankInfo]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import duckdb
 
+from fp8debug.analysis.gaps import RecordingGaps
 from fp8debug.recipes import DelayedScaling, parse_recipe
 from fp8debug.replay import Moment, ScaleInForce, ScaleSimulator
+from fp8debug.rundir import Manifest
 
 # A tensor's own passes are in order within a micro-batch; sequence numbers of different ranks are not.
 _PASSES = """
@@ -28,32 +30,44 @@ _COLUMNS = {
     "set_at_step": "int64", "status": "string",
 }  # fmt: skip
 """Of the table `group_replay`, with their types in Arrow."""
-_BATCH_ROWS = 100_000
+_GROUP = -1  # in the place of a rank
 
 
 def replayed(
-    con: duckdb.DuckDBPyConnection, recipes: Sequence[DelayedScaling], rolls: str, condition: str = "true"
+    con: duckdb.DuckDBPyConnection,
+    recipes: Sequence[DelayedScaling],
+    manifest: Manifest,
+    *,
+    condition: str = "true",
+    wanted: Container[int] | None = None,
 ) -> Iterator[tuple[int, str, list[ScaleInForce]]]:
     """(id in `group_passes`, tensor, scales in force), each pass of a tensor in order; a resume begins a new history.
 
     Args:
         con: with the table `group_passes`.
         recipes: what is replayed.
-        rolls: microbatch | step: when a history advances.
+        manifest: of the run: when a history advances, and where recording paused.
         condition: SQL condition on the columns of `group_passes`.
+        wanted: ids that are asked for; None: all.
     """
-    rows = con.execute(_PASSES.format(condition=condition))
+    rolls, gaps = str(manifest.options.get("rolls", "microbatch")), RecordingGaps(manifest)
     simulators: dict[int, ScaleSimulator] = {}
-    while batch := rows.fetchmany(_BATCH_ROWS):
-        for number, segment, step, microbatch, call, pass_, layer, tensor, amax in batch:
-            simulator = simulators.get(segment)
-            if simulator is None:
-                simulator = simulators[segment] = ScaleSimulator(recipes, rolls)
-            moment = Moment(step, microbatch, call, pass_)
+    for number, segment, step, microbatch, call, pass_, layer, tensor, amax in con.sql(
+        _PASSES.format(condition=condition)
+    ).iter_rows():
+        simulator = simulators.get(segment)
+        if simulator is None:
+            simulator = simulators[segment] = ScaleSimulator(recipes, rolls)
+        moment = Moment(step, microbatch, call, pass_)
+        if gaps and gaps.ended_by(segment, _GROUP, step, layer, tensor):
+            simulator.see(layer, tensor, moment, None)
+        if wanted is None or number in wanted:
             yield number, tensor, simulator.observe(layer, tensor, moment, amax)
+        else:
+            simulator.see(layer, tensor, moment, amax)
 
 
-def fill_group_replay(con: duckdb.DuckDBPyConnection, rolls: str) -> None:
+def fill_group_replay(con: duckdb.DuckDBPyConnection, manifest: Manifest) -> None:
     """Put the scales of the run's own simulated recipes into the table `group_replay`."""
     texts = [text for (text,) in con.execute(_RECORDED).fetchall()]
     recipes = [recipe for recipe in map(parse_recipe, texts) if isinstance(recipe, DelayedScaling)]
@@ -62,7 +76,7 @@ def fill_group_replay(con: duckdb.DuckDBPyConnection, rolls: str) -> None:
     rows = [
         (number, s.recipe, s.fmt.name, s.alternate, None if s.scale is None else float(s.scale), s.amax_used,
          s.history_len, s.history_zeros, s.n_rolls, s.set_at_step, s.status)
-        for number, _, scales in replayed(con, recipes, rolls)
+        for number, _, scales in replayed(con, recipes, manifest)
         for s in scales
     ]  # fmt: skip
     if rows:

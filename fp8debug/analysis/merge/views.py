@@ -14,6 +14,7 @@ import duckdb
 
 from fp8debug.analysis.merge.replay import fill_group_replay
 from fp8debug.analysis.views import SqlFile, parse_file, sql_files
+from fp8debug.rundir import Manifest
 
 
 @cache
@@ -27,6 +28,6 @@ def views_of_ranks() -> dict[str, SqlFile]:
     return found
 
 
-def filled_tables(rolls: str) -> dict[str, Callable[[duckdb.DuckDBPyConnection], None]]:
-    """Tables of those that Python fills; `rolls`: microbatch | step, when a history advances."""
-    return {"group_replay": partial(fill_group_replay, rolls=rolls)}
+def filled_tables(manifest: Manifest) -> dict[str, Callable[[duckdb.DuckDBPyConnection], None]]:
+    """Tables of those that Python fills."""
+    return {"group_replay": partial(fill_group_replay, manifest=manifest)}

@@ -58,9 +58,26 @@ def notes(
     if run.manifest.world_size > 1 and any(isinstance(recipe, DelayedScaling) for recipe in recipes):
         yield Note(
             "ranks",
-            "histories of delayed scaling see the largest amax over ranks, as amax reduction does; a run's own "
-            "simulation is each rank's alone",
+            "histories of delayed scaling see the largest amax over ranks, as amax reduction does; other recipes scale "
+            "what each rank holds by itself",
         )
+    yield from _partial(run, selection)
+
+
+def _partial(run: Run, selection: Selection) -> Iterator[Note]:
+    if not run.has_groups:
+        return
+    operands = run.sql(
+        f"""
+        select distinct layer || ' ' || tensor as operand
+        from tensors
+        where sampled and contains(placement, 'partial') and {selection.operands}
+        order by operand
+        """
+    ).fetchall()
+    if operands:
+        names = _some([operand for (operand,) in operands])
+        yield Note("ranks", f"{names} are left out: partial sums on each rank, which no GEMM reads")
 
 
 def _bad_files(run: Run) -> Iterator[Note]:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from fp8debug.analysis.gaps import RecordingGaps
+from fp8debug.analysis.merge.replay import replayed
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.whatif.selection import TRAINING_PASSES, Selection
 from fp8debug.formats import Format
 from fp8debug.recipes import DelayedScaling, Recipe, TensorRecipe
 from fp8debug.replay import Moment, ScaleInForce, ScaleSimulator
+
+_MEMBERS = """
+select id, record
+from group_members
+join whatif_records using (segment, rank, seq)
+where id is not null
+"""
 
 
 class ScaleRow(NamedTuple):
@@ -51,26 +60,45 @@ def replayed_scales(run: Run, recipes: Sequence[Recipe], selection: Selection) -
     With more than one rank a history sees the largest amax over ranks, as an amax reduction would give it.
     """
     histories = _by_history(recipe for recipe in recipes if isinstance(recipe, DelayedScaling))
-    if not histories:
-        return
+    if histories:
+        passes = _group_passes if run.has_groups else _rank_passes
+        for records, tensor, scales in passes(run, list(histories), selection):
+            in_force = {s.recipe: s for s in scales}
+            for history, sharing in histories.items():
+                for recipe, record in itertools.product(sharing, records):
+                    yield _scale_row(record, recipe, recipe.formats_for(tensor)[0][0], in_force[history.text])
+
+
+_Pass = tuple[Sequence[int], str, list[ScaleInForce]]
+"""Records in `whatif_records`, their tensor, and the scales in force for them."""
+
+
+def _group_passes(run: Run, recipes: Sequence[DelayedScaling], selection: Selection) -> Iterator[_Pass]:
+    con = run.prepare("group_passes group_members is_judged_pass")
+    records: dict[int, list[int]] = {}
+    for number, record in con.execute(_MEMBERS).fetchall():
+        records.setdefault(number, []).append(record)
+    condition = f"{TRAINING_PASSES} and {selection.operands}"
+    for number, tensor, scales in replayed(con, recipes, run.manifest, condition=condition, wanted=records):
+        yield records[number], tensor, scales
+
+
+def _rank_passes(run: Run, recipes: Sequence[DelayedScaling], selection: Selection) -> Iterator[_Pass]:
     rolls = str(run.manifest.options.get("rolls", "microbatch"))
     gaps = RecordingGaps(run.manifest)
     simulators: dict[tuple[int, int], ScaleSimulator] = {}
-    rows = run.sql(_passes(selection, reduced=run.manifest.world_size > 1)).iter_rows()
+    rows = run.sql(_passes(selection)).iter_rows()
     for segment, rank, step, microbatch, call, pass_, layer, tensor, amax, record in rows:
         simulator = simulators.get((segment, rank))
         if simulator is None:
-            simulator = simulators[segment, rank] = ScaleSimulator(list(histories), rolls)
+            simulator = simulators[segment, rank] = ScaleSimulator(recipes, rolls)
         moment = Moment(step, microbatch, call, pass_)
         if gaps and gaps.ended_by(segment, rank, step, layer, tensor):
             simulator.see(layer, tensor, moment, None)
         if record is None:
             simulator.see(layer, tensor, moment, amax)
-            continue
-        in_force = {s.recipe: s for s in simulator.observe(layer, tensor, moment, amax)}
-        for history, sharing in histories.items():
-            for recipe in sharing:
-                yield _scale_row(record, recipe, recipe.formats_for(tensor)[0][0], in_force[history.text])
+        else:
+            yield (record,), tensor, simulator.observe(layer, tensor, moment, amax)
 
 
 def _by_history(recipes: Iterable[DelayedScaling]) -> dict[DelayedScaling, list[DelayedScaling]]:
@@ -91,22 +119,13 @@ def _scale_row(record: int, recipe: DelayedScaling, fmt: Format, history: ScaleI
     return ScaleRow(record, recipe.text, fmt.name, float(state.scale(fmt)), history.n_rolls)
 
 
-def _passes(selection: Selection, *, reduced: bool) -> str:
-    # One rank without an amax leaves the group's unknown.
-    amax = (
-        """case when count(amax) over same = count(*) over same then max(amax) over same end""" if reduced else "amax"
-    )
-    window = "window same as (partition by segment, step, microbatch, call, pass, layer, tensor)" if reduced else ""
+def _passes(selection: Selection) -> str:
     return f"""
-        select segment, rank, step, microbatch, call, pass, layer, tensor, {amax} as amax, record
-        from (
-            select
-                t.segment, t.rank, t.seq, t.step, t.microbatch, t.call, t.pass, t.layer, t.tensor,
-                kernel_amax(case when t.n = 0 then 0 else t.amax end, t.n_posinf, t.n_neginf) as amax, r.record
-            from tensors as t
-            left join (select record, segment, rank, seq from whatif_records) as r using (segment, rank, seq)
-            where status in ('ok', 'empty', 'no_tokens', 'empty_shard') and {TRAINING_PASSES} and {selection.operands}
-        )
-        {window}
+        select
+            segment, rank, step, microbatch, call, pass, layer, tensor,
+            kernel_amax(case when t.n = 0 then 0 else t.amax end, t.n_posinf, t.n_neginf) as amax, r.record
+        from tensors as t
+        left join (select record, segment, rank, seq from whatif_records) as r using (segment, rank, seq)
+        where status in ('ok', 'empty', 'no_tokens', 'empty_shard') and {TRAINING_PASSES} and {selection.operands}
         order by segment, rank, seq
     """

@@ -26,11 +26,13 @@ class Selection:
     """On layer and tensor."""
     layers: str
     steps: str
+    pieces: str = "true"
+    """One replica of each piece of a tensor, where there are several ranks."""
 
     @property
     def records(self) -> str:
         """All of them, training passes only."""
-        return f"{self.operands} and {self.steps} and {TRAINING_PASSES}"
+        return f"{self.operands} and {self.steps} and {TRAINING_PASSES} and {self.pieces}"
 
 
 def select(run: Run, layer: str | None, tensors: Sequence[str] | None, steps: StepRanges | None) -> Selection:
@@ -55,12 +57,13 @@ def select(run: Run, layer: str | None, tensors: Sequence[str] | None, steps: St
             )
     by_layer = "true" if not layer else f"layer in ({_literals(matching_layers(con, layer, run.manifest))})"
     by_step = "true" if not steps else steps_condition(con, steps)
-    return Selection(chosen, f"{by_layer} and tensor in ({_literals(chosen)})", by_layer, by_step)
+    pieces = "(segment, rank, seq) in (select (segment, rank, seq) from shards)" if run.has_groups else "true"
+    return Selection(chosen, f"{by_layer} and tensor in ({_literals(chosen)})", by_layer, by_step, pieces)
 
 
 def create_records(run: Run, selection: Selection) -> int:
     """Make the temporary table `whatif_records`, numbered from 0 in order of observation; their number."""
-    con = run.prepare("tensors kernel_amax is_judged_pass")
+    con = run.prepare("tensors kernel_amax is_judged_pass" + (" shards" if run.has_groups else ""))
     con.execute(f"""
         create or replace temp table whatif_records as
         select

@@ -11,11 +11,13 @@ import numpy.typing as npt
 import pytest
 
 from fp8debug.analysis import Run, open_run
+from fp8debug.analysis.whatif import whatif
 from fp8debug.formats import E4M3, E5M2, Format
 from fp8debug.metrics import error_sums
 from fp8debug.recipes import DelayedScaling
 
 Array = npt.NDArray[np.float32]
+Bins = dict[tuple[float, bool], int]
 HISTORY = DelayedScaling(amax_history_len=4)
 STEPS = 6
 
@@ -25,18 +27,31 @@ def bf16(module: ModuleType, rng: np.random.Generator, deviation: float, shape: 
     return x
 
 
-def bins_of(x: Array) -> dict[tuple[float, bool], int]:
+def bins_of(x: Array) -> Bins:
     """(value, sign bit) -> how often, by numpy over the whole tensor."""
     bits, counts = np.unique(x.ravel().view(np.uint32), return_counts=True)
     return {(float(v), bool(np.signbit(v))): int(c) for v, c in zip(bits.view(np.float32), counts, strict=True)}
 
 
-def merged_bins(run: Run, step: int, tensor: str) -> dict[tuple[float, bool], int]:
+def merged_bins(run: Run, layer: str, tensor: str) -> list[Bins]:
+    """The merged histogram of each step."""
     rows = run.sql(
-        "select value, signbit(value), count from merged_histograms where step = $step and tensor = $tensor",
-        step=step, tensor=tensor,
+        "select step, value, signbit(value), count from merged_histograms where layer = $layer and tensor = $tensor",
+        layer=layer, tensor=tensor,
     ).fetchall()  # fmt: skip
-    return {(value, sign): count for value, sign, count in rows}
+    found: list[Bins] = [{} for _ in range(STEPS)]
+    for step, value, sign, count in rows:
+        found[step][value, sign] = count
+    return found
+
+
+def by_step(run: Run, query: str, **parameters: Any) -> list[dict[str, Any]]:
+    """The rows of a query that has one a step, in order of steps."""
+    relation = run.sql(query, **parameters)
+    rows = [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
+    rows.sort(key=lambda row: row["step"])
+    assert [row["step"] for row in rows] == list(range(STEPS))
+    return rows
 
 
 def one(run: Run, query: str, **parameters: Any) -> dict[str, Any]:
@@ -46,16 +61,16 @@ def one(run: Run, query: str, **parameters: Any) -> dict[str, Any]:
     return dict(zip(relation.columns, rows[0], strict=True))
 
 
-def check_group(run: Run, tensor: str, whole: list[Array], fmt: Format) -> None:
+def check_group(run: Run, tensor: str, whole: list[Array], fmt: Format, layer: str = "fc") -> None:
     """Group scales and merged errors against one history and one cast over the whole tensor of each step."""
     state = HISTORY.new_state([fmt])
-    for step, x in enumerate(whole):
+    key = {"layer": layer, "tensor": tensor, "fmt": fmt.name}
+    where = "where layer = $layer and tensor = $tensor and fmt = $fmt"
+    groups = by_step(run, f"select step, amax, scale, n_rolls from group_scales {where}", **key)
+    merged = by_step(run, f"from merged_errors {where} and scale_scope = 'group'", **key)
+    for step, (x, group, got) in enumerate(zip(whole, groups, merged, strict=True)):
         scale = state.scale(fmt)
-        key: dict[str, Any] = {"tensor": tensor, "fmt": fmt.name, "step": step}
-        where = "where tensor = $tensor and fmt = $fmt and step = $step"
-        group = one(run, f"select amax, scale, n_rolls from group_scales {where}", **key)
-        assert group == {"amax": np.abs(x).max(), "scale": scale, "n_rolls": step}
-        got = one(run, f"from merged_errors {where} and scale_scope = 'group'", **key)
+        assert group == {"step": step, "amax": np.abs(x).max(), "scale": scale, "n_rolls": step}
         want = error_sums(*np.unique(x, return_counts=True), scale, fmt)
         assert got["scale"] == scale
         for name in ("n", "n_nonzero", "n_underflow", "n_overflow"):
@@ -85,9 +100,8 @@ def test_data_parallel(new_ranks: Callable[..., Any], synthetic_run: ModuleType)
         dys.append(np.concatenate(list(dy.values())))
     written.steps(range(STEPS))
     with open_run(written.write()) as run:
-        for step in range(STEPS):
-            assert merged_bins(run, step, "x") == bins_of(xs[step])
-            assert merged_bins(run, step, "w") == bins_of(ws[step])
+        assert merged_bins(run, "fc", "x") == [bins_of(x) for x in xs]
+        assert merged_bins(run, "fc", "w") == [bins_of(w) for w in ws]
         merged = one(run, "from merged_tensors where step = 0 and tensor = 'x'")
         assert (merged["n"], merged["n_zero"], merged["n_neg_zero"]) == (xs[0].size, (xs[0] == 0).sum(), 1)
         assert merged["amax"] == np.abs(xs[0]).max()
@@ -130,23 +144,51 @@ def test_tensor_parallel(new_ranks: Callable[..., Any], synthetic_run: ModuleTyp
         xs.append(x)
     written.steps(range(STEPS))
     with open_run(written.write()) as run:
-        for step in range(STEPS):
-            assert merged_bins(run, step, "x") == bins_of(xs[step])
-        whole = dict(
-            run.sql("select value, count from merged_histograms where step = 2 and layer = 'col' and tensor = 'w'")
-            .fetchall()
-        )  # fmt: skip
-        assert whole == {value: count for (value, _), count in bins_of(ws[2]).items()}
+        assert merged_bins(run, "col", "x") == [bins_of(x) for x in xs]
+        assert merged_bins(run, "col", "w") == [bins_of(w) for w in ws]
         rows = run.sql("select layer, ranks, n_pieces, is_complete, n from merged_tensors where step = 1 "
                        "order by layer, tensor").fetchall()  # fmt: skip
         assert rows == [
             ("col", [0, 1, 2, 3], 4, True, 240), ("col", [0], None, True, 128), ("row", [0, 1], 2, True, 224)
         ]  # fmt: skip
+        check_group(run, "w", ws, E4M3, layer="col")
+        check_group(run, "w", [w[:14] for w in ws], E4M3, layer="row")
         # Partial sums are in nothing that is merged, and keep their own figures.
         assert run.sql("from merged_histograms where tensor = 'y'").fetchall() == []
         assert run.sql("from group_scales where tensor = 'y'").fetchall() == []
         scopes = run.sql("select distinct scale_scope from error_ratios where tensor = 'y'").fetchall()
         assert sorted(scopes) == [("rank",), ("record",)]
+
+
+def test_whatif_replays_groups(new_ranks: Callable[..., Any], synthetic_run: ModuleType) -> None:
+    rng = np.random.default_rng(5)
+    written = new_ranks(2)
+    recipe = DelayedScaling(amax_history_len=2, margin=1)
+    state, sums = recipe.new_state([E4M3]), []
+    for step in range(STEPS):
+        x = {r: bf16(synthetic_run, rng, 2.0 ** (step % 3 + r), (8, 16)) for r in range(2)}
+        written.give("fc", "x", x, step=step)
+        written.give("fc", "w", dict.fromkeys(range(2), x[0]), step=step, placement="replicate",
+                     owners=dict.fromkeys(range(2), 0))  # fmt: skip
+        written.give("fc", "y", x, step=step, placement="partial")
+        whole = np.concatenate(list(x.values()))
+        sums.append(error_sums(*np.unique(whole, return_counts=True), state.scale(E4M3), E4M3))
+        state.observe(float(np.abs(whole).max()))
+        state.roll(step)
+    with open_run(written.write(), thresholds={"warmup_rolls": 0}) as run:
+        answer = whatif(run, [recipe.text, "current"])
+        by_tensor = {entry.tensor: entry for entry in answer.operands if entry.recipe == recipe.text}
+        assert set(by_tensor) == {"x", "w"}
+        assert by_tensor["x"].sum_err2 == pytest.approx(sum(s.sum_err2 for s in sums), rel=1e-12)
+        assert by_tensor["x"].n == sum(s.n for s in sums)
+        assert by_tensor["w"].n == by_tensor["x"].n / 2
+        told = [note.message for note in answer.notes if note.kind == "ranks"]
+        assert "largest amax over ranks" in told[0]
+        assert told[1] == "fc y are left out: partial sums on each rank, which no GEMM reads"
+        # What was recorded under current scaling is what the histograms give.
+        recorded = one(run, "select sum(sum_err2) as e from merged_errors where tensor = 'x' and recipe = 'current'")
+        (current,) = [entry for entry in answer.operands if (entry.tensor, entry.recipe) == ("x", "current")]
+        assert current.sum_err2 == pytest.approx(recorded["e"], rel=1e-12)
 
 
 def test_micro_batches_and_a_layer_called_on_some_ranks_alone(

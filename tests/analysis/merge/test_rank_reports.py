@@ -117,7 +117,7 @@ def test_missing_ranks_and_replicas_that_differ_stand_beside_the_verdict(
     )  # fmt: skip
     text = text_of(report)
     head, _, rest = text.partition("WHAT IS FINE")
-    assert "ranks 4; rank 3 left no records; rank 1 recorded nothing after step 19" in head
+    assert "ranks 4; rank 3 left no records; replicas disagree: fc w on rank 2, from step 10 on, in checksum" in head
     assert "1 operand in pieces; 1 in replicas; 1 partial sums, merged with nothing" in head
     assert "no candidate for BF16" in head.partition("verdict")[2]
     assert "but rank 3 left no records" in head.partition("verdict")[2]
