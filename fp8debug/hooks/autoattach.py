@@ -176,7 +176,7 @@ class AutoAttach:
 
     def _find_new_layers(self, roots: Sequence[nn.Module]) -> list[tuple[nn.Module, list[FoundLayer]]]:
         """New GEMM layers of each root that has any: roots may share layers, and wrappers come around known models."""
-        taken = set(self._known)
+        taken = set(self._known) if self._session is None else self._session.known_modules() | set(self._known)
         fresh = []
         for root in roots:
             new = gemm_modules(root) - taken

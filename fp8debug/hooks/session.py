@@ -164,6 +164,10 @@ class Session:
         self._states.add(model, layers)
         self._roster.add(layers, {layer.name for layer in layers})
 
+    def known_modules(self) -> set[nn.Module]:
+        """GEMM layers known now, those included that have come since into a model that is attached."""
+        return self._replacements.known()
+
     @property
     def n_roots(self) -> int:
         """Models attached so far."""

@@ -128,7 +128,7 @@ class WeightPlacements:
 
 def _wrappers(model: nn.Module) -> Iterator[nn.Module]:
     """Modules that may be wrappers: those of the model, and the DDP that runs it from outside."""
-    active = DistributedDataParallel._active_ddp_module
+    active = getattr(DistributedDataParallel, "_active_ddp_module", None)
     if active is not None:
         yield active
     yield from model.modules()

@@ -101,6 +101,11 @@ class Reattachment:
             if watched.structure.changed():
                 self._look_again(model, watched)
 
+    def known(self) -> set[nn.Module]:
+        """Layers of all models, hooked or not asked for, as they are now."""
+        self.check()
+        return set(self._names)
+
     def before_forward(self) -> None:
         """A model is about to run."""
         if not self._observer.active or in_backward():

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import timeit
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -114,6 +117,51 @@ def test_adapters_inserted_while_it_runs(attach: Attach, recorded: Recorded) -> 
     assert shows(recorded, step=0) == {"head"}
     assert shows(recorded, step=1) == {"head", "head.lora_A.default", "head.lora_B.default"}
     assert events(recorded) == []
+
+
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+class Outer(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.extra = model, nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.extra(self.model(x))
+
+net = Net()
+net(torch.ones(2, 4)).sum().backward()
+net.head = nn.Linear(4, 4)
+outer = Outer(net)
+net.body = nn.Linear(4, 4)
+optimizer = torch.optim.SGD(outer.parameters(), lr=0.1)
+for _ in range(2):
+    outer(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_unmodified_script_that_changes_its_model_before_the_first_step(recorded: Recorded, tmp_path: Path) -> None:
+    """Found again by whoever comes first: once, under the old name; and what wraps the model is a model too."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "fp8debug", "attach", "--every", "1", "--out", str(recorded.path), str(script)]
+    done = subprocess.run(command, timeout=120, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert shows(recorded, tensor="x", step=0, microbatch=0) == {"body", "head"}
+    assert shows(recorded, tensor="x", step=1) == {"body", "head", "Outer#1.extra"}
+    assert events(recorded) == [("reattached", "body"), ("reattached", "head")]
 
 
 class Outer(nn.Linear):
