@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fp8debug.config import CaptureOptions
 from fp8debug.hooks.entry import open_session
 from fp8debug.hooks.plan import CapturePlan
+from fp8debug.hooks.session import Session
 
 if TYPE_CHECKING:
     from tests.field_cases.conftest import Opened
@@ -42,12 +43,7 @@ def test_the_origin_is_named(clipped: bool, tmp_path: Path, opened: Opened) -> N
         return gradient
 
     model.w_down.weight.register_hook(poison)
-    options = CaptureOptions(out=str(tmp_path / "run"), every=1, engine="torch", recipes=("current",))
-    session = open_session(
-        CapturePlan.from_options(options), command=["train.py"], script="train.py", say=lambda _: None,
-        measure_gradients=True,
-    )  # fmt: skip
-    session.attach_model(model)
+    session = session_on(model, tmp_path)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(3):
         poisoned = step == 1
@@ -67,3 +63,49 @@ def test_the_origin_is_named(clipped: bool, tmp_path: Path, opened: Opened) -> N
     assert first[0] == 2 and (first[1], first[2]) == (("w_gate", "w") if clipped else ("w_down", "w"))
     losses = [loss for (loss,) in run.sql("select losses from steps order by step").fetchall()]
     assert [math.isnan(loss) for (loss,) in losses] == [False, False, True]
+
+
+def session_on(model: nn.Module, folder: Path) -> Session:
+    options = CaptureOptions(out=str(folder / "run"), every=1, engine="torch", recipes=("current",))
+    session = open_session(
+        CapturePlan.from_options(options), command=["train.py"], script="train.py", say=lambda _: None,
+        measure_gradients=True,
+    )  # fmt: skip
+    session.attach_model(model)
+    return session
+
+
+def test_an_overflow_that_a_scaler_skips_is_none(tmp_path: Path, opened: Opened) -> None:
+    model = Expert()
+    session = session_on(model, tmp_path)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    loss = model(torch.ones(3, 8)).square().mean()
+    scaler.scale(loss).backward()
+    assert model.w_up.weight.grad is not None
+    model.w_up.weight.grad[0, 0] = math.inf
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    session.close()
+    run = opened()
+    assert run.sql("select skipped, isinf(grad_norm) from steps").fetchall() == [(True, True)]
+    assert run.sql("from events where kind = 'nonfinite'").fetchall() == []
+
+
+def test_many_layers_are_named_in_part(tmp_path: Path, opened: Opened) -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(10)))
+    session = session_on(model, tmp_path)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.ones(3, 4)).sum().backward()
+        for p in model.parameters():
+            p.grad = torch.full_like(p, math.nan)
+        optimizer.step()
+    session.close()
+    events = (
+        opened().sql("select step, layer, message from events where kind = 'nonfinite' and tensor = 'dw'").fetchall()
+    )
+    assert [event[:2] for event in events] == [(0, str(layer)) for layer in range(8)]
+    assert events[0][2] == "step 0, wgrad: the weight gradient has NaN or Inf, like those of 9 other layers"
