@@ -19,6 +19,7 @@ from torch import nn
 from fp8debug.config import CaptureOptions
 from fp8debug.hooks.backends import transformer_engine
 from fp8debug.hooks.backends.base import FoundLayer
+from fp8debug.hooks.backends.compiled import never_alone
 from fp8debug.hooks.backends.finding import find_layers, gemm_modules
 from fp8debug.hooks.clock import in_backward
 from fp8debug.hooks.emulate.emulation import explain_nothing
@@ -111,6 +112,7 @@ class AutoAttach:
         if not self._failed:
             self._calls.start()
 
+    @never_alone
     def _on_module_call(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling():  # first: the compiler must trace nothing else of ours
             return

@@ -88,6 +88,10 @@ class Clock:
             self._stepped = True
             self._skipped = self._skipped or skipped
 
+    def missed(self) -> None:
+        """An optimizer step has completed after forwards that nobody saw: it counts as a step."""
+        self._forward_seen = self._stepped = True
+
     def advance(self) -> None:
         """The user says that the step is over; from now on only the user does."""
         self._manual = True

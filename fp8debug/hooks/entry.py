@@ -174,6 +174,7 @@ def attach(
     session = open_session(plan, command=[Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)],
                            script=script, say=say, measure_gradients=False)  # fmt: skip
     found = session.attach_layers(model, layers_there)
+    session.forget_graphs()
     if session.rank == 0:
         say(matched_line(found, plan))
         if session.emulation is not None:

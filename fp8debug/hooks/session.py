@@ -20,6 +20,7 @@ from torch import nn
 
 from fp8debug.errors import some
 from fp8debug.hooks.backends.base import FoundLayer
+from fp8debug.hooks.backends.compiled import forget_graphs
 from fp8debug.hooks.backends.finding import find_layers
 from fp8debug.hooks.backends.reattach import Reattachment
 from fp8debug.hooks.backends.router import BackendRouter
@@ -38,6 +39,7 @@ from fp8debug.hooks.roster import Roster
 from fp8debug.hooks.say import nowhere
 from fp8debug.hooks.scalars import as_scalar
 from fp8debug.hooks.serving import ServedSteps
+from fp8debug.hooks.silence import SilenceCheck
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.training import StepReport, TrainingWatch
 from fp8debug.hooks.writer import PartWriter
@@ -99,6 +101,8 @@ class Session:
             hook=self._hook_later, changed=self._write_manifest, say=nowhere if rank else say,
         )  # fmt: skip
         self.watch.optimizer_listeners.append(self._control.after_optimizer)
+        silence = SilenceCheck(self._roster, self._recorder, self.clock, say)
+        self.watch.optimizer_listeners.append(silence.after_optimizer)
         self._replacements = Reattachment(self._observation, plan.options.backend, self.attach_layers, say)
         self._writer = PartWriter(run_dir, rank)
         self._n_steps = 0
@@ -163,6 +167,14 @@ class Session:
         self._backends.attach(model, layers, self._observation)
         self._states.add(model, layers)
         self._roster.add(layers, {layer.name for layer in layers})
+        self.forget_graphs()
+
+    def forget_graphs(self) -> None:
+        """Hooks have come to layers that may have been compiled before."""
+        if forget_graphs():
+            text = "what torch.compile has made so far is made again at its next call, so that layers in it are seen"
+            self._recorder.event("reattached", text, step=self.clock.step)
+            self._say(f"fp8debug: {text}")
 
     def known_modules(self) -> set[nn.Module]:
         """GEMM layers known now, those included that have come since into a model that is attached."""
@@ -401,7 +413,7 @@ class Session:
         if line is not None:
             self._problems.append(line)
             if self.watch.n_optimizer_steps and not fired:
-                text = "they ran inside torch.compile, where they are not seen yet, or in evaluation mode only"
+                text = "they ran inside a graph that was made without us, or in evaluation mode only"
                 self._problems.append(f"the optimizer stepped, so {text}")
 
     def _stop_watching(self) -> None:

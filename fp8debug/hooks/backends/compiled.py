@@ -11,6 +11,8 @@ under the key of its own forward, wherever the compiler puts it.
 from __future__ import annotations
 
 import itertools
+import sys
+import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -46,6 +48,7 @@ class GraphWatch:
     """One layer as the operators see it: `token` tells which one it is, and goes into each graph as an input."""
 
     def __init__(self, observer: Observer, module: nn.Module, hook: EagerHook) -> None:
+        _allow_contexts()
         self.number = next(_numbers)
         self.token = torch.tensor([self.number]) if has_operators() else None
         """None where this torch is too old."""
@@ -137,6 +140,18 @@ def watch_input(token: Tensor | None, x: Tensor) -> Any:
     return _Watched.apply(x, torch.ops.fp8debug.begin(token))  # type: ignore[no-untyped-call]
 
 
+def forget_graphs() -> bool:
+    """Have what a compiler has made so far be made again at its next call; returns whether there was anything.
+
+    A graph made before a hook came does not ask for it: that would cost time at each call.
+    """
+    dynamo = sys.modules.get("torch._dynamo")  # none where nothing was compiled
+    if dynamo is None or not dynamo.convert_frame.input_codes.seen:
+        return False
+    dynamo.reset()
+    return True
+
+
 class _Watched(torch.autograd.Function):
     """Identity whose backward shows the gradient."""
 
@@ -183,6 +198,16 @@ def has_operators() -> bool:
     batched("fp8debug::gradient", lambda info, dims, *args: (torch.ops.fp8debug.gradient(*args), None), lib=library)
     torch.library._register_effectful_op("fp8debug::gradient", EffectType.ORDERED, lib=library)
     return True
+
+
+def _allow_contexts() -> None:
+    """Keep -W error from stopping the compiler, which makes an object of torch.autograd.Function where it traces one.
+
+    Where warnings are as they are by default, nothing changes.
+    """
+    message = ".*should not be instantiated"
+    if any(action == "error" for action, *_ in warnings.filters):
+        warnings.filterwarnings("ignore", message, DeprecationWarning)
 
 
 def _begin(token: Tensor) -> Tensor:
