@@ -47,7 +47,7 @@ class Training:
 
     def __init__(self, run: Path) -> None:
         self.run = run
-        self.model = Net()
+        self.model: nn.Module = Net()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.step = 0
 
@@ -151,13 +151,13 @@ def test_dx_and_details_are_right_from_the_first_step(attach: Attach, recorded: 
             y: Tensor = h + self.b(h)
             return y
 
-    training.model = Residual()
+    training.model = model = Residual()
     training.optimizer = torch.optim.SGD(training.model.parameters(), lr=0.1)
     with attach(training.model, detail="none", tensors="dy", raw_every=1):
         training.train(1)
         training.ask(tensors=["dy", "dx"], detail=["channels"])
         training.train(2)
-        weight = training.model.b.weight.detach().clone()  # type: ignore[union-attr]
+        weight = model.b.weight.detach().clone()
         training.train(1)
 
     def values(tensor: str, step: int) -> np.ndarray[Any, Any]:

@@ -37,7 +37,7 @@ class Net(nn.Module):
 
 def tokens(step: int) -> Tensor:
     """Activations that grow by a factor of two every two steps."""
-    return torch.randn(16, 32, generator=torch.Generator().manual_seed(step)) * 2 ** (step // 2)
+    return torch.randn(16, 32, generator=torch.Generator().manual_seed(step)) * float(2 ** (step // 2))
 
 
 @pytest.mark.captures(
@@ -85,7 +85,7 @@ def test_a_step_is_one_forward(attach: Attach, recorded: Recorded) -> None:
         assert not [p for p in report.problems if p.kind == "missing_tensor"]
         answer = whatif(run, ["current", static], layer="^a$", tensors=["x"])
         assert answer.steps == (0, 2, 4, 6, 8)
-        lost = {entry.recipe: entry.overflow for entry in answer.operands}
+        lost = {entry.recipe: entry.overflow or 0.0 for entry in answer.operands}
         assert lost["current"] == 0 and lost[static] > 0
 
 

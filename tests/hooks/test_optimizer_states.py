@@ -141,7 +141,7 @@ class Stored(Tensor):
 
     scale = torch.tensor(0.25)
 
-    def dequantize(self) -> Tensor:  # type: ignore[override]
+    def dequantize(self) -> Tensor:
         return self.as_subclass(Tensor) * self.scale
 
 
