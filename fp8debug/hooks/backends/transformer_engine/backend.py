@@ -102,7 +102,7 @@ class TransformerEngineBackend:
         here = moment.step, moment.microbatch
         if moment.pass_ == "forward" and here != self._microbatch:
             self._before, self._microbatch = self._microbatch, here
-        sampled = moment.pass_ != "eval" and observer.is_sampled(moment.step)
+        sampled = (moment.pass_ != "eval" or observer.serves) and observer.is_sampled(moment.step)
         watched.begin(moment, sampled=sampled, before=self._before)
         if self._problem is not None:
             return
@@ -151,6 +151,13 @@ class TransformerEngineBackend:
         visible = _visible(watched, {"dy": gradient}, splits)
         for gemm in tuple(watched.layers):
             self._take_visible(observer, module, watched, gemm, "dy", taken, visible.get((gemm, "dy")))
+
+    def leave(self, watched: Watched) -> None:
+        """A module is captured in a CUDA graph: take nothing, and have the debug API told that nothing is wanted."""
+        watched.forward = None
+        message = "captured in a CUDA graph, whose replays cannot be seen"
+        for layer in watched.layers.values():
+            self._say_once("not_captured", message, layer)
 
     def _take_visible(
         self,
@@ -336,7 +343,12 @@ class _Hook(ModuleHook):
         if observer is None or torch.compiler.is_compiling():
             return
         try:
-            action(observer, *args)
+            if (
+                torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+            ):  # what a CUDA graph replays calls no hook
+                self._backend.leave(self._watched)
+            else:
+                action(observer, *args)
         except Exception as error:  # ours, never the training's
             observer.fail(error)
 
@@ -382,14 +394,15 @@ class OnGradient(_Hook):
 
 
 def _meta(module: nn.Module) -> Any:
-    return getattr(module, "fp8_meta", None)
+    """The module's FP8 state; None where it does not compute in FP8."""
+    return getattr(module, "fp8_meta", None) if getattr(module, "fp8", False) else None
 
 
 def _asked(module: nn.Module, meta: Any, tensor: str) -> str | None:
     """dtype that the operand was to be read in; None for results."""
     if tensor in _RESULTS:
         return None
-    if getattr(module, "fp8", False) and isinstance(meta, Mapping):
+    if isinstance(meta, Mapping):
         return dtype_asked(meta.get("recipe"), tensor)
     activation = getattr(module, "activation_dtype", None)
     return None if activation is None else str(activation).removeprefix("torch.")

@@ -74,7 +74,7 @@ def start() -> None:
         return
     try:
         _initialize(Path(str(sys.modules[DEBUG_STATE].__file__)).parents[1] / "features")
-    except Exception as error:  # whatever its version does; the training goes on without it
+    except (Exception, SystemExit) as error:  # it exits over files that it cannot load; the training goes on without it
         _Own.problem = f"nvdlfw-inspect could not be started ({type(error).__name__}: {error})"
         if manager() is not None:
             sys.modules["nvdlfw_inspect.api"].end_debug()

@@ -65,7 +65,7 @@ def copy_state(meta: object, direction: str) -> StateCopy | None:
     scale, history = getattr(state, "scale", None), getattr(state, "amax_history", None)
     if not isinstance(scale, torch.Tensor) or not isinstance(history, torch.Tensor) or history.dim() != 2:
         return None
-    if history.shape[1] != scale.numel() or getattr(state, "qfactory", None) is not None:
+    if history.shape[1] != scale.numel():
         return None
     return StateCopy(scale, history)
 

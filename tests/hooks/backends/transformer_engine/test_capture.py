@@ -332,3 +332,40 @@ def test_names_given_late_and_twice(te: Any, attach: Attach, recorded: Recorded)
         raw("float32", step=0, layer=layer, tensor=tensor) for layer, tensor in (("0", "x"), ("0", "w"), ("1", "x"))
     )
     assert torch.allclose(x @ w.t(), y, atol=1e-5)
+
+
+def test_a_model_that_serves(te: Any, attach: Attach, recorded: Recorded) -> None:
+    """Evaluation passes are shown by the debug API where they are what is recorded, and only there."""
+    model = Model(te).eval()
+    with attach(model, every=2, inference=True), torch.no_grad(), te.autocast(recipe=te.Float8CurrentScaling()):
+        for _ in range(3):
+            model(torch.randn(32, 64))
+    rows = recorded.rows("tensors", layer="mlp.fc1", tensor="x", dtype=E4M3)
+    assert [(row["step"], row["pass"]) for row in rows] == [(0, "eval"), (2, "eval")]
+
+
+def test_an_evaluation_between_steps_is_not_debugged(te: Any, attach: Attach, recorded: Recorded) -> None:
+    """Only training passes of sampled steps are; an evaluation before the first of them does not prevent that."""
+    model = Model(te)
+    with attach(model):
+        model.eval()
+        with torch.no_grad():
+            model(torch.randn(32, 64))
+        model.train()
+        train(te, model, 1, recipe=te.DelayedScaling())
+    assert model.first.n_debugged == 1
+    assert {row["pass"] for row in recorded.rows("tensors", dtype=E4M3)} == {"forward"}
+    assert recorded.rows("tensors", layer="first", tensor="x", pass_="eval")
+
+
+def test_captured_in_a_cuda_graph(te: Any, attach: Attach, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The debug API cannot be in a graph, nor is a hook called in its replays: said, and left alone."""
+    model = nn.Sequential(te.Linear(64, 64))
+    with attach(model):
+        train(te, model, 1)
+        for asked in ("is_initialized", "is_current_stream_capturing"):
+            monkeypatch.setattr(torch.cuda, asked, lambda: True)
+        train(te, model, 1)
+    assert [event["layer"] for event in recorded.rows("events", kind="not_captured")] == ["0"]
+    assert {row["step"] for row in recorded.rows("tensors")} == {0}
+    assert model[0].n_debugged == 1

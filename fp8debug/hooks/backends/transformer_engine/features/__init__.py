@@ -1,0 +1,1 @@
+"""A folder for `feature_dirs` of `nvdlfw_inspect`, which executes every file in it."""
