@@ -94,12 +94,15 @@ def rank_facts(run: Run) -> RankFacts | None:
     if presence is None:
         return None
     missing = tuple(rank for rank in range(presence.n_ranks) if rank not in presence.recorded)
+    n_sharded, n_replicated, n_partial = run.sql(_PLACEMENTS).fetchall()[0]
     return RankFacts(
-        presence.n_ranks,
-        len(presence.recorded),
-        missing,
-        tuple(note.message for note in presence.notes if note.rank not in missing),
-        *run.sql(_PLACEMENTS).fetchall()[0],
+        n_ranks=presence.n_ranks,
+        n_recorded=len(presence.recorded),
+        missing=missing,
+        notes=tuple(note.message for note in presence.notes if note.rank not in missing),
+        n_sharded=n_sharded,
+        n_replicated=n_replicated,
+        n_partial=n_partial,
         differing=tuple(
             Differing(tuple(operands), tuple(ranks), tuple(differs), step)
             for operands, ranks, differs, step in run.sql(_DIFFERING).fetchall()

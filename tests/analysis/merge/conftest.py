@@ -82,7 +82,7 @@ class RankedRun:
     def say(self, rank: int, *layers: str, **kwargs: Any) -> None:
         """Write what a rank says of itself."""
         infos = [self._module.layer_info(name) for name in layers]
-        defaults = {"world_size": self._world_size, "host": "here", "pid": 1, "status": "closed"}
+        defaults: dict[str, Any] = {"world_size": self._world_size, "host": "here", "pid": 1, "status": "closed"}
         self.run.run_dir.write_rank(RankInfo(rank=rank, layers=infos, **(defaults | kwargs)))
 
     def write(self) -> Path:

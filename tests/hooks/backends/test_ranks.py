@@ -8,10 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
+from fp8debug.analysis import open_run
+from fp8debug.analysis.merge.facts import rank_facts
 
 if TYPE_CHECKING:
     from tests.hooks.backends.conftest import Matrices
@@ -158,6 +162,46 @@ def test_tensor_parallel(
         np.testing.assert_allclose(
             got[2, 0, 0, "head", "y"], got[2, 0, 0, "head", "x"] @ got[2, 0, 0, "head", "w"].T, atol=1e-6
         )
+
+
+@pytest.mark.captures(
+    case="ranks merged offline: TP with DTensor and DDP, 2 ranks",
+    how="views of a run: merged_histograms, merged_tensors, group_scales, replica_checks",
+    sees="figures of the whole weight from its shards, one replica of what is replicated, one delayed scale a group",
+    limits="partial sums are merged with nothing",
+)
+def test_merged_ranks(ranks: Ranks, matrices: Callable[..., Matrices], synthetic_run: ModuleType) -> None:
+    recorded = ranks.run("tp-after")
+    pieces = [matrices(recorded, rank) for rank in range(2)]
+    with open_run(recorded.path) as run:
+        for layer, axis in (("block.0", 0), ("block.2", 1), ("head", 0)):
+            amaxes = []
+            for step in range(3):
+                whole = np.concatenate([piece[step, 0, 0, layer, "w"] for piece in pieces], axis=axis)
+                amaxes.append(np.abs(whole).max())
+                values, counts = np.unique(synthetic_run.as_bfloat16(whole), return_counts=True)
+                merged = run.sql(
+                    "select value, count from merged_histograms where layer = $layer and tensor = 'w' and step = $step "
+                    "order by value",
+                    layer=layer, step=step,
+                ).fetchall()  # fmt: skip
+                assert merged == list(zip(values, counts, strict=True))
+            shared = run.sql(
+                "select amax, amax_used from group_scales where layer = $layer and tensor = 'w' order by step",
+                layer=layer,
+            ).fetchall()  # fmt: skip
+            assert [amax for amax, _ in shared] == amaxes
+            assert [used for _, used in shared] == [None, amaxes[0], max(amaxes[:2])]
+        whole = run.sql("select distinct layer from merged_tensors where tensor = 'y' order by layer").fetchall()
+        assert whole == [("block.0",), ("head",)]
+        assert run.sql("from replica_checks where not agree").fetchall() == []
+    with open_run(ranks.run("ddp-after").path) as run:
+        (checked, agree) = run.sql("select count(*), bool_and(agree) from replica_checks").fetchall()[0]
+        assert (checked, agree) == (9, True)
+        facts = rank_facts(run)
+        assert facts is not None
+        assert facts.caveats == ()
+        assert (facts.n_ranks, facts.n_replicated) == (2, 3)
 
 
 @ATTACHED
