@@ -34,7 +34,7 @@ _FUSED = (
     "_scaled_dot_product_fused_attention_overrideable",
 )
 _KEEPING = ("_to_copy", "clone", "_reshape_copy", "mul", "div", "native_dropout", "where", "masked_fill")
-_INSIDE = "a fused kernel computes it: the softmax's output and the gradient of the scores stay inside"
+_INSIDE = "a fused kernel computes QK^T and PV: the softmax's output and the gradient of the scores stay inside"
 _Look = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 
 
@@ -143,7 +143,7 @@ class AttentionWatch:
                 tell("w", w)
             if takes and which == "pv" and "y" in self._observer.tensors:
                 tell("y", y, gemm_dtype=q.dtype)
-            if takes:
+            if takes and which == "pv":
                 self._report.note_once("not_captured", layer.name, _INSIDE)
             self._tell_cached(which, frame.module, w if which == "qk" else v, part)
         if self._takes(layer) and parts["pv"].moment.pass_ != "eval":

@@ -20,7 +20,7 @@ from fp8debug.hooks.backends.dispatch.scopes import Frame, Scopes
 from fp8debug.hooks.backends.finding import PARAMETER
 from fp8debug.hooks.backends.kinds import kind_of
 from fp8debug.hooks.clock import in_backward
-from fp8debug.hooks.transforms import has_data
+from fp8debug.hooks.transforms import has_data, outside_transforms
 
 _PATIENCE_STEPS = 3
 
@@ -38,6 +38,7 @@ class DispatchBackend:
         self._mode = GemmMode(self._weights, self._on_gemm, self._fail)
         self._scopes = Scopes(self._mode, self._begins, self._fail)
         self._scopes.on_call = self._on_call
+        self._scopes.on_return = self._on_return
         self._report = Reporter(self._links)
         self._attention: AttentionWatch | None = None
         self._called: set[int] = set()
@@ -130,6 +131,15 @@ class DispatchBackend:
             for layer in self._owned.get(id(module), ()):
                 if layer.kind == PARAMETER:
                     self._observer.ran(layer.name)
+
+    def _on_return(self, module: nn.Module) -> None:
+        if self._observer is None or not self._observer.active or id(module) not in self._owned:
+            return
+        try:
+            with outside_transforms():
+                self._report.end_call(module)
+        except Exception as error:  # ours, never the training's
+            self._fail(error)
 
     def _innermost(self) -> Frame | None:
         frames = self._scopes.frames

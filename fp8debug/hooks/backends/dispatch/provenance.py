@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.dispatch.gemms import overloads
+from fp8debug.hooks.transforms import unwrapped
 
 _COPIES = ("_to_copy", "clone", "_reshape_copy", "copy_")
 _SCALINGS = ("mul", "div", "clamp")
@@ -22,7 +24,9 @@ _GATHERS = ("index", "index_select")
 
 
 def stored(tensor: Tensor) -> Tensor:
-    """What this rank stores of a tensor: of a DTensor its local part."""
+    """What this rank stores of a tensor: of a DTensor its local part, of one that a transform wraps what is inside."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = unwrapped(tensor)
     local = getattr(tensor, "_local_tensor", None)
     return tensor if local is None else local
 
@@ -67,7 +71,7 @@ class Source:
     """Its first element in the storage, and the one behind its last."""
     end: int
     n_experts: int = 0
-    """Size of the outermost dimension where that counts experts."""
+    """Size of the outermost dimension where that counts experts, as this stretch is laid out."""
     expert: int | None = None
     """The only expert that a copy holds."""
     is_batch: bool = False

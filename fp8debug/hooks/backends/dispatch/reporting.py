@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,20 @@ from fp8debug.hooks.backends.dispatch.links import Gradient, Link, Links, Operan
 from fp8debug.hooks.backends.dispatch.provenance import Place, Source
 from fp8debug.hooks.backends.dispatch.telling import Teller
 from fp8debug.hooks.backends.placement import WeightPlacements
+from fp8debug.hooks.clock import in_backward
 from fp8debug.hooks.observed import LOCAL, Placement
 from fp8debug.hooks.rows import dtype_word
 from fp8debug.replay import Moment
+
+
+class _Loop(NamedTuple):
+    """Experts that are computed one by one."""
+
+    layer: FoundLayer
+    n_experts: int
+    nothing: Tensor
+    """x of an expert without tokens, (0, K)."""
+    seen: set[int]
 
 
 class Reporter:
@@ -29,6 +41,8 @@ class Reporter:
         self._links = links
         self._known: set[str] = set()
         """Experts that the observer was told of."""
+        self._loops: dict[str, _Loop] = {}
+        """Experts that were computed one by one, by the weight of them all."""
         self._said: set[tuple[str, str]] = set()
         self._placements: list[WeightPlacements] = []
 
@@ -75,6 +89,17 @@ class Reporter:
             if part.moment.pass_ != "eval":
                 self._links.add(link_of(layer.name, operands, [part], autocast or dtype), forward_number())
         return part
+
+    def end_call(self, module: nn.Module) -> None:
+        """A module's forward is over: experts that got no tokens are said to have got none."""
+        for name, loop in [*self._loops.items()]:
+            if loop.layer.module is module:
+                del self._loops[name]
+                if loop.seen and "x" in self.observer.tensors and not in_backward():
+                    for expert in sorted(set(range(loop.n_experts)) - loop.seen):
+                        Teller(self.observer, self._part(loop.layer, expert, None), loop.nothing.dtype)(
+                            "x", loop.nothing
+                        )
 
     def backward(self, link: Link, gradient: Gradient) -> None:
         """Report a backward GEMM: `dy` by whichever of the two comes first."""
@@ -126,6 +151,10 @@ class Reporter:
             message = "all experts in one record: which tokens are whose is known to the accelerator alone"
             self.note_once("not_captured", layer.name, message)
         elif w.dim() == 2 and (expert := source.expert_of(w)) is not None:
+            loop = self._loops.setdefault(
+                layer.name, _Loop(layer, source.n_experts, operands.x.new_empty(0, w.shape[-1]), set())
+            )
+            loop.seen.add(expert)
             return [self._part(layer, expert, None)]
         return [Part(layer.name, self._moment(layer.name, layer))]
 

@@ -54,6 +54,8 @@ class Scopes:
         self._fail = fail
         self.on_call: Callable[[nn.Module], None] = lambda module: None
         """Called for each module that is called while the mode is in force."""
+        self.on_return: Callable[[nn.Module], None] = lambda module: None
+        """Called when that call is over."""
         self._here = _Thread()
         self._handles: list[RemovableHandle] = []
         self._hooked: set[int] = set()
@@ -133,6 +135,8 @@ class Scopes:
     def end(self, module: nn.Module) -> None:
         """A call is over, whether it returned or raised."""
         here = self._here
+        if here.has_entered and here.has_entered[0]:
+            self.on_return(module)
         while here.frames:
             frame, entered = here.frames.pop(), here.has_entered.pop()
             self._n_open -= 1

@@ -68,8 +68,8 @@ def test_functional_layers(
     named |= {"known": named["known.weight"], "column": named["column"].T}
     weight_gradients(got, {n: named[n] for n in ("first", "square", "column", "known", "einsum")})
     # One record of everything for each use, w once a step; the table and the norm are in no GEMM, and not missed.
-    uses = [(m, c, n) for m in range(2) for n, k in (("first", 1), ("square", 2), ("column", 1), ("known", 1), ("einsum", 1))
-            for c in range(k)]  # fmt: skip
+    calls = {"first": 1, "square": 2, "column": 1, "known": 1, "einsum": 1}
+    uses = [(m, c, n) for m in range(2) for n, k in calls.items() for c in range(k)]
     per_use = {(0, m, c, n, t) for m, c, n in uses for t in ("x", "dy", "y", "dx")}
     per_use |= {(0, m, c, n, "dw") for m, c, n in uses} | {(0, 0, 0, n, "w") for _, _, n in uses}
     assert got.keys() == per_use
