@@ -150,13 +150,15 @@ def check_run_path(path: Path, *, force: bool, rank: int = 0, world: int = 1, la
 
 def _make(path: Path) -> None:
     try:
+        with contextlib.suppress(FileNotFoundError):  # another rank takes away again what it has made to try
+            path.mkdir(parents=True, exist_ok=True)
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
             f"--out {path} cannot be created: {error.strerror or error}; expected a place to write to: give another "
             "--out"
         ) from error
-    if not os.access(path, os.W_OK | os.X_OK):
+    if path.exists() and not os.access(path, os.W_OK | os.X_OK):  # gone: another rank tries whether it can be made
         raise UsageError(f"--out {path} cannot be written to; give another --out")
 
 

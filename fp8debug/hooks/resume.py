@@ -103,7 +103,8 @@ def optimizer_count(parameters: set[int]) -> int | None:
 
     Sharding may have replaced the parameters: then the only optimizer that counts is taken.
     """
-    theirs, others = [], []
+    theirs: list[int] = []
+    others: list[int] = []
     for optimizer in gc.get_objects():
         if issubclass(type(optimizer), torch.optim.Optimizer):
             count = _count(optimizer)
@@ -117,7 +118,7 @@ def optimizer_count(parameters: set[int]) -> int | None:
 
 def _count(optimizer: torch.optim.Optimizer) -> int | None:
     steps: list[Any] = [state.get("step") for state in optimizer.state.values() if isinstance(state, dict)]
-    counts = []
+    counts: list[int] = []
     for step in steps:
         if isinstance(step, (int, float, torch.Tensor)):
             with contextlib.suppress(RuntimeError, ValueError):  # no number in it

@@ -209,7 +209,8 @@ class Session:
         self._manifest.closed_at = datetime.now().astimezone().isoformat(timespec="seconds")
         self._write_manifest()
         if self._rank:
-            self._guarded(partial(self.run_dir.create_manifest, self._manifest))  # should rank 0 never have come
+            with contextlib.suppress(OSError):
+                self.run_dir.create_manifest(self._manifest)  # should rank 0 never have come
         self._summary = CloseSummary(self.run_dir.path, self._recorder.n_records, self._n_steps, self._problems)
         return self._summary
 

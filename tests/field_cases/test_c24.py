@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import fp8debug
-from fp8debug.config import CaptureOptions
 from fp8debug.errors import UsageError
 from fp8debug.hooks.autoattach import AutoAttach, StopBeforeTraining
 from fp8debug.settings import load_options
@@ -80,8 +79,8 @@ def test_what_matches_nothing_is_refused_before_anything_is_written(
 
 @pytest.mark.parametrize(("options", "message"), NOTHING.values(), ids=NOTHING)
 def test_what_matches_nothing_stops_a_script(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    listed = {name: (value,) if isinstance(value, str) else tuple(value) for name, value in options.items()}
-    auto = AutoAttach(CaptureOptions(**listed, out=str(tmp_path / "run")), command=[], script="x", say=print)
+    captured = load_options({**options, "out": str(tmp_path / "run")}, environment={}, folder=tmp_path)
+    auto = AutoAttach(captured, command=[], script="x", say=print)
     auto.start()
     try:
         with pytest.raises(StopBeforeTraining, match=message) as stopped:
