@@ -62,7 +62,8 @@ class TransformerEngineBackend:
             kind = te_kind(module)
             if kind is None:
                 continue
-            if key not in self._watched:
+            if self._modules.get(key) is not module:  # new, or at the address of one that is gone
+                self._modules[key] = module
                 watched = self._watched[key] = Watched(module, kind)
                 self._weights[key] = placements
                 self._handles[key] = [
@@ -81,7 +82,7 @@ class TransformerEngineBackend:
         for handles in self._handles.values():
             for handle in handles:
                 handle.remove()
-        for kept in (self._handles, self._watched, self._names, self._weights):
+        for kept in (self._handles, self._watched, self._names, self._weights, self._modules):
             kept.clear()
 
     def fail(self, error: Exception) -> None:
@@ -305,7 +306,6 @@ class TransformerEngineBackend:
 
     def _bind(self, module: nn.Module, watched: Watched) -> None:
         """Let the module's present name lead to it: names may be given late, and twice."""
-        self._modules[watched.key] = module
         name = getattr(module, "name", None)
         for gemm in watched.layers if isinstance(name, str) else ():
             te_name = gemm.name(str(name))

@@ -72,6 +72,13 @@ def _telling(spec: ModuleSpec) -> ModuleSpec:
 
 
 def _wrap(module: ModuleType) -> None:
+    try:
+        _wrap_initialize(module)
+    except Exception as error:  # made otherwise in this version; importing it must not fail over that
+        inspection.give_up(error)
+
+
+def _wrap_initialize(module: ModuleType) -> None:
     state = getattr(module, "TEDebugState", None)
     if state is None or any(known is state for known, _ in _wrapped):
         return

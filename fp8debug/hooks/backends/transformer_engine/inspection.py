@@ -66,18 +66,25 @@ def problem() -> str | None:
 
 def start() -> None:
     """Start the debug API, unless it runs or a module was made without it; notes what goes wrong, raises nothing."""
-    state = sys.modules[DEBUG_STATE].TEDebugState
-    if manager() is not None or state.debug_enabled is False:
-        return
+    try:
+        if manager() is None and sys.modules[DEBUG_STATE].TEDebugState.debug_enabled is not False:
+            _start()
+    except (Exception, SystemExit) as error:  # it exits over files that it cannot load; the training goes on without it
+        give_up(error)
+        if manager() is not None:
+            sys.modules["nvdlfw_inspect.api"].end_debug()
+
+
+def give_up(error: BaseException) -> None:
+    """Note why there will be no debug API."""
+    _Own.problem = f"nvdlfw-inspect could not be started ({type(error).__name__}: {error})"
+
+
+def _start() -> None:
     if importlib.util.find_spec("nvdlfw_inspect") is None:
         _Own.problem = _MISSING
         return
-    try:
-        _initialize(Path(str(sys.modules[DEBUG_STATE].__file__)).parents[1] / "features")
-    except (Exception, SystemExit) as error:  # it exits over files that it cannot load; the training goes on without it
-        _Own.problem = f"nvdlfw-inspect could not be started ({type(error).__name__}: {error})"
-        if manager() is not None:
-            sys.modules["nvdlfw_inspect.api"].end_debug()
+    _initialize(Path(str(sys.modules[DEBUG_STATE].__file__)).parents[1] / "features")
 
 
 def start_late() -> None:

@@ -131,6 +131,31 @@ def test_the_training_goes_on(te: Any, attach: Attach, recorded: Recorded, monke
     assert "no such attribute" in recorded.row("events", kind="disabled")["message"]
 
 
+@pytest.mark.parametrize("how", ["config", "missing", "exit"])
+def test_it_cannot_be_started(
+    te: Any, attach: Attach, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Whatever keeps the package from starting is said; modules are made and trained without it."""
+    import nvdlfw_inspect.api as debug_api
+
+    def leave(**kwargs: Any) -> None:
+        sys.exit(1)
+
+    if how == "config":
+        monkeypatch.setattr(inspection, "debug_config", lambda: {"fp8debug": {}})
+    elif how == "exit":
+        monkeypatch.setattr(debug_api, "initialize", leave)
+    else:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    model = nn.Sequential(te.Linear(64, 64))
+    with attach(model):
+        model(torch.ones(4, 64)).sum().backward()
+    assert debug_api.DEBUG_MANAGER is None
+    said = {"config": "AssertionError", "missing": "pip install", "exit": "SystemExit"}[how]
+    assert said in recorded.row("events", kind="not_captured")["message"]
+    assert recorded.keys() == ["0/0/0 forward 0.x", "0/0/0 forward 0.w", "0/0/0 backward 0.dy"]
+
+
 SCRIPT = """
 import sys
 import torch
