@@ -24,7 +24,7 @@ class Problem:
 
 _EVENTS = """
 with named as (
-    select *, nullif(concat_ws(' ', layer, tensor), '') as operand from events
+    select *, nullif(concat_ws(' ', layer, tensor), '') as operand from events where kind <> 'resumed'
 )
 select kind, message, list_sort(list(distinct operand) filter (operand is not null)), count(*), min(step)
 from named
