@@ -6,7 +6,8 @@ Nothing of the script is changed; entry points of torch are wrapped while we wat
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -14,6 +15,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
+from fp8debug.hooks.backends.compiled import never_alone
 from fp8debug.hooks.clock import Clock
 from fp8debug.hooks.transforms import outside_transforms
 
@@ -28,6 +30,8 @@ class OptimizerWatch:
         self._clock = clock
         self._fail = fail
         self._handles: list[RemovableHandle] = []
+        self._leaving: list[RemovableHandle] = []
+        self._in_hook = False
         self._wrapped: list[tuple[Any, str, Callable[..., Any]]] = []
         self.n_optimizer_steps = 0
 
@@ -41,9 +45,12 @@ class OptimizerWatch:
 
         Of two watches the first to start may be the first to stop: the second then puts back what the first could not.
         """
-        for handle in self._handles:
-            handle.remove()
+        self._leaving += self._handles
         self._handles.clear()
+        if not self._in_hook:  # else torch is just going through them; silent from now on, they go when we close
+            for handle in self._leaving:
+                handle.remove()
+            self._leaving.clear()
         for owner, name, wrapper in self._wrapped:
             _ended.add(wrapper)
             while (outermost := getattr(owner, name)) in _ended:
@@ -55,8 +62,11 @@ class OptimizerWatch:
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():  # nothing real to see
+                return original(*args, **kwargs)
             return around(original, *args, **kwargs)
 
+        never_alone(wrapper)
         setattr(owner, name, wrapper)
         self._wrapped.append((owner, name, wrapper))
 
@@ -68,6 +78,15 @@ class OptimizerWatch:
                 note(*args)
         except Exception as error:  # ours, never the training's
             self._fail(error)
+
+    @contextmanager
+    def _inside_hook(self) -> Iterator[None]:
+        """While one of our hooks on optimizers runs."""
+        self._in_hook = True
+        try:
+            yield
+        finally:
+            self._in_hook = False
 
     def _around_scaler_step(self, original: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:
         before = self.n_optimizer_steps
@@ -81,4 +100,5 @@ class OptimizerWatch:
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.n_optimizer_steps += 1
-        self._ours(self._clock.optimizer_stepped)
+        with self._inside_hook():
+            self._ours(self._clock.optimizer_stepped)

@@ -199,11 +199,13 @@ class TrainingWatch(OptimizerWatch):
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         has_closure = any(callable(a) for a in (*args, *kwargs.values()))
         if not has_closure:
-            self._ours(self._note_gradients, optimizer)
+            with self._inside_hook():
+                self._ours(self._note_gradients, optimizer)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         super()._after_optimizer(optimizer, args, kwargs)
-        self._ours(self._note_optimizer, optimizer)
+        with self._inside_hook():
+            self._ours(self._note_optimizer, optimizer)
 
     def _note_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         if not self._measure_gradients or self.report.clip_norms:

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import optimizer as torch_optimizer
 
 from fp8debug.hooks import observation, writer
 from fp8debug.hooks import session as session_module
@@ -123,6 +124,27 @@ def test_a_bug_of_ours_disables_us_alone(
     assert session.close().problems == [f"disabled at step {step}: {event['message']}"]
     assert {row["step"] for row in recorded.rows("steps")} <= set(range(step)), "of the broken step there is none"
     assert len(recorded.keys()) >= 6 * step, "what was seen before is kept"
+
+
+@pytest.mark.parametrize("name", ["_note_gradients", "_note_optimizer"])
+def test_a_bug_of_ours_among_the_hooks_of_optimizers(
+    name: str, bare: Any, attach: Attach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch goes through a dictionary of hooks, which must not change meanwhile: others have hooks there too."""
+    monkeypatch.setattr(TrainingWatch, name, breaking(getattr(TrainingWatch, name), 2))
+    net = model()
+    session = attach(net)
+    hooks = (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
+    n_ours = [len(held) for held in hooks]
+    theirs = [
+        torch_optimizer.register_optimizer_step_pre_hook(lambda *_: None),
+        torch_optimizer.register_optimizer_step_post_hook(lambda *_: None),
+    ]
+    assert train(net, session) == bare
+    assert not session.active
+    for handle in theirs:
+        handle.remove()
+    assert all(n_ours) and not any(map(len, hooks)), "closed: nothing of ours is left"
 
 
 def test_a_closed_stderr_costs_the_training_nothing(
