@@ -192,8 +192,8 @@ def test_merged_ranks(ranks: Ranks, matrices: Callable[..., Matrices], synthetic
             ).fetchall()  # fmt: skip
             assert [amax for amax, _ in shared] == amaxes
             assert [used for _, used in shared] == [None, amaxes[0], max(amaxes[:2])]
-        whole = run.sql("select distinct layer from merged_tensors where tensor = 'y' order by layer").fetchall()
-        assert whole == [("block.0",), ("head",)]
+        named = run.sql("select distinct layer from merged_tensors where tensor = 'y' order by layer").fetchall()
+        assert named == [("block.0",), ("head",)]
         assert run.sql("from replica_checks where not agree").fetchall() == []
     with open_run(ranks.run("ddp-after").path) as run:
         (checked, agree) = run.sql("select count(*), bool_and(agree) from replica_checks").fetchall()[0]
