@@ -169,7 +169,7 @@ class Watch:
         self.epilogue = []
 
     def _stopped(self, stop: StopBeforeTraining) -> int:
-        if stop.message:
+        if stop.message and (stop.exit_code or not self.hooks.rank):
             line = PREFIX + stop.message.removeprefix(PREFIX)
             (self._print if stop.exit_code else self.say)(line)
         return stop.exit_code

@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from fp8debug.config import CaptureOptions
 from fp8debug.hooks.backends import transformer_engine
@@ -22,6 +25,7 @@ from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.compiled import never_alone
 from fp8debug.hooks.backends.finding import find_layers, gemm_modules
 from fp8debug.hooks.clock import in_backward
+from fp8debug.hooks.compiler_starts import CompilerStarts
 from fp8debug.hooks.emulate.emulation import explain_nothing
 from fp8debug.hooks.emulate.linear import emulated_forward, replace_result
 from fp8debug.hooks.entry import matched_line, open_session
@@ -29,9 +33,10 @@ from fp8debug.hooks.launch import NoSharedRun, find_place
 from fp8debug.hooks.module_calls import ModuleCalls
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.ranks import rank_and_world
-from fp8debug.hooks.roots import find_roots, is_trainable
+from fp8debug.hooks.roots import find_roots, is_trainable, living_roots, owning_roots
 from fp8debug.hooks.session import CloseSummary, Session
 from fp8debug.hooks.transforms import outside_transforms
+from fp8debug.rundir import LayerInfo
 
 
 class StopBeforeTraining(BaseException):
@@ -66,6 +71,8 @@ class AutoAttach:
         self._plan: CapturePlan | None = None
         self._session: Session | None = None
         self._calls = ModuleCalls(self._on_module_call)
+        self._compiler = CompilerStarts(self._on_compiler_start)
+        self._before_steps: RemovableHandle | None = None
         self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._found: list[FoundLayer] = []
@@ -87,6 +94,7 @@ class AutoAttach:
         else:
             place.check(force=self._options.force)
         self._find_again()
+        self._before_steps = register_optimizer_step_pre_hook(self._before_optimizer)
 
     def _say_moved(self, moved: Path | None) -> None:
         if moved is not None:
@@ -97,6 +105,20 @@ class AutoAttach:
         """Rank of this process, as far as it is known yet."""
         return rank_and_world()[0] if self._session is None else self._session.rank
 
+    @property
+    def layers(self) -> list[FoundLayer]:
+        """GEMM layers found in the models that ran."""
+        return self._found
+
+    @property
+    def known_layers(self) -> list[LayerInfo]:
+        """The same, and those that showed when they ran."""
+        return [] if self._session is None else self._session.layers
+
+    def takes(self, layer: str) -> bool:
+        """Whether the layer is recorded."""
+        return self._plan is not None and self._plan.selection.takes(layer)
+
     def flush(self) -> None:
         """Hand what was collected to the writer."""
         if self._session is not None and self._session.active:
@@ -104,13 +126,24 @@ class AutoAttach:
 
     def close(self, status: str = "closed", reason: str | None = None) -> CloseSummary | None:
         """End the capture; None when no model ever ran."""
-        self._calls.stop()
+        self._stop_finding()
+        self._forget_steps()
         transformer_engine.forget()
         return None if self._session is None else self._session.close(status, reason)
 
     def _find_again(self) -> None:
         if not self._failed:
             self._calls.start()
+            self._compiler.start()
+
+    def _forget_steps(self) -> None:
+        if self._before_steps is not None:
+            self._before_steps.remove()
+            self._before_steps = None
+
+    def _stop_finding(self) -> None:
+        self._calls.stop()
+        self._compiler.stop()
 
     @never_alone
     def _on_module_call(self, module: nn.Module, args: Any) -> None:
@@ -118,20 +151,48 @@ class AutoAttach:
             return
         if module in self._known or in_backward() or torch._C._is_tracing():
             return
+        if next(module.parameters(), None) is None:
+            return
+        with self._looking() as may_attach:
+            if may_attach and module not in self._known:  # by another thread meanwhile
+                before = emulated_forward(module)
+                self._attach_roots(find_roots(module))
+                if emulated_forward(module) is not before:
+                    replace_result(module)
+
+    def _on_compiler_start(self) -> None:
+        """The function that is being compiled may call a model: all that live are taken, before it is traced."""
+        with self._looking() as may_attach:
+            if may_attach and (roots := [root for root in living_roots() if root not in self._known]):
+                self._attach_roots(roots)
+
+    @never_alone
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Where no model was found yet, one is trained whose forwards nobody could see."""
+        if self._session is None and not self._failed and not torch.compiler.is_compiling():
+            # Not now: hooks of all optimizers are being gone through, and a session brings some of its own.
+            optimizer.register_step_post_hook(self._after_unseen_step)
+
+    @never_alone
+    def _after_unseen_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._session is not None or self._failed:
+            return
+        with self._looking() as may_attach:
+            if may_attach and (roots := owning_roots(optimizer)):
+                self._attach_roots(roots)
+
+    @contextmanager
+    def _looking(self) -> Iterator[bool]:
+        """Around whatever looks for models; yields whether they may be attached in this process still."""
         if os.getpid() != self._process or (self._session is not None and not self._session.active):
-            self._calls.stop()  # a forked worker, or we are disabled
+            self._stop_finding()  # a forked worker, or we are disabled
+            yield False
             return
         try:
-            if next(module.parameters(), None) is None:
-                return
             with self._finding, outside_transforms():
-                if module not in self._known:  # by another thread meanwhile
-                    before = emulated_forward(module)
-                    self._attach_roots(find_roots(module))
-                    if emulated_forward(module) is not before:
-                        replace_result(module)
+                yield True
         except NoSharedRun as error:  # a process group has come since the start
-            self._calls.stop()
+            self._stop_finding()
             raise StopBeforeTraining(2, str(error)) from error
         except Exception as error:  # ours, never the training's
             self._give_up(error)
@@ -201,8 +262,9 @@ class AutoAttach:
         return self._session
 
     def _on_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._forget_steps()
         if optimizer in self._optimizers:
-            self._calls.stop()
+            self._stop_finding()
             return
         self._optimizers.add(optimizer)
         known = {id(p) for module in self._known for p in module.parameters(recurse=False)}
@@ -211,7 +273,7 @@ class AutoAttach:
 
     def _list_and_stop(self, layers: Sequence[FoundLayer]) -> None:
         assert self._plan is not None
-        for layer in layers:
+        for layer in layers if self.rank == 0 else ():
             mark = "+" if self._plan.selection.takes(layer.name) else "-"
             self._show(f"{mark} {layer.name}  {type(layer.module).__name__} {layer.in_features}x{layer.out_features}")
         names = [layer.name for layer in layers]
@@ -221,7 +283,7 @@ class AutoAttach:
 
     def _give_up(self, error: Exception) -> None:
         self._failed = True
-        self._calls.stop()
+        self._stop_finding()
         emulation = None if self._session is None else self._session.emulation
         if self._options.emulate is not None and (emulation is None or not emulation.layers):
             # What would go on is not the training that was asked for.

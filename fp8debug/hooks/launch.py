@@ -95,7 +95,7 @@ def find_place(options: CaptureOptions, script: str) -> Place:
     if options.resume is None:
         path = resolve_run_path(options.out, script, options.name, world)
         segment = last_segment(path) if launch.attempt else None
-        restarted = segment is not None and launch.follows(segment.get("launch"))
+        restarted = segment is not None and _goes_on(segment, launch)
         return Place(path, rank, world, launch, resumes=restarted)
     if options.force:
         raise UsageError("--resume and --force were both given; expected one: to go on in a run, or to rename it")
@@ -104,6 +104,12 @@ def find_place(options: CaptureOptions, script: str) -> Place:
             f"--resume {options.resume} and --out {options.out} name two directories; expected --resume alone"
         )
     return Place(Path(options.resume), rank, world, launch, resumes=True, step_asked=options.resume_step)
+
+
+def _goes_on(segment: dict[str, Any], launch: Launch) -> bool:
+    """Whether the run that ends with `segment` goes on: torchrun started the ranks again, and another may be first."""
+    theirs = segment.get("launch")
+    return launch.follows(theirs) or (theirs is not None and theirs == launch.text and segment.get("segment", 0) > 0)
 
 
 def claim_for_spawned(options: CaptureOptions, script: str) -> Path:

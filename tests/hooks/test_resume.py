@@ -175,6 +175,10 @@ def test_ranks_that_torchrun_starts_again_go_on(recorded: Recorded, monkeypatch:
     Training().run(3, run_dir=recorded.path, quiet=True)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     Training(counted=2).run(1, run_dir=recorded.path, quiet=True)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    Training(counted=2).run(1, run_dir=recorded.path, quiet=True)  # after rank 0 has begun the segment
+    assert {(row["rank"], row["segment"]) for row in recorded.rows("steps")} == {(0, 0), (0, 1), (1, 1)}
     assert [(s["launch"], s["first_step"]) for s in recorded.manifest["segments"]] == [("mine.0", 0), ("mine.1", 2)]
     monkeypatch.setenv("FP8DEBUG_LAUNCH", "other")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")
