@@ -7,7 +7,7 @@ it is on in sampled steps alone. In the others hooks see what goes in and out of
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,21 +15,26 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fp8debug.hooks.backends.base import FoundLayer, Observer
-from fp8debug.hooks.backends.modules import ModuleHook
 from fp8debug.hooks.backends.placement import WeightPlacements, megatron_placements, placement_of
 from fp8debug.hooks.backends.transformer_engine import inspection
 from fp8debug.hooks.backends.transformer_engine.feature import LINK
 from fp8debug.hooks.backends.transformer_engine.gemms import TENSORS, TEGemm, te_gemms, te_kind
+from fp8debug.hooks.backends.transformer_engine.module_hooks import AfterForward, BeforeForward, OnGradient
+from fp8debug.hooks.backends.transformer_engine.operands import (
+    dtype_asked_of,
+    rows_of_experts,
+    state_of,
+    visible_operands,
+)
 from fp8debug.hooks.backends.transformer_engine.passes import Pass, Watched
 from fp8debug.hooks.backends.transformer_engine.payloads import UnknownLayout, is_quantized, payload_of
-from fp8debug.hooks.backends.transformer_engine.wording import dtype_asked, recipe_text
+from fp8debug.hooks.backends.transformer_engine.wording import recipe_text
 from fp8debug.hooks.observed import LOCAL, Observed, Payload, Placement
 from fp8debug.hooks.transforms import has_data
 
 _LONGEST_SLEEP = 64
 """Steps after which Transformer Engine asks again at the latest."""
 _MEGATRON_KINDS = {"column": "ColumnParallelLinear", "row": "RowParallelLinear"}
-_RESULTS = ("y", "dx", "dw")
 
 
 class TransformerEngineBackend:
@@ -124,9 +129,9 @@ class TransformerEngineBackend:
             self.before_forward(observer, module, watched)
         taken = watched.forward
         assert taken is not None
-        splits = _splits(watched, inputs.get("m_splits"))
+        splits = rows_of_experts(watched, inputs.get("m_splits"))
         if not taken.debugged:
-            visible = _visible(watched, {"x": inputs.get("x"), "y": y}, splits)
+            visible = visible_operands(watched, {"x": inputs.get("x"), "y": y}, splits)
             for gemm in tuple(watched.layers):
                 for tensor in ("x", "y"):
                     self._take_visible(observer, module, watched, gemm, tensor, taken, visible.get((gemm, tensor)))
@@ -149,7 +154,7 @@ class TransformerEngineBackend:
         if taken.debugged:
             self._bind(module, watched)  # of two modules of one name the other may have run since
             return
-        visible = _visible(watched, {"dy": gradient}, splits)
+        visible = visible_operands(watched, {"dy": gradient}, splits)
         for gemm in tuple(watched.layers):
             self._take_visible(observer, module, watched, gemm, "dy", taken, visible.get((gemm, "dy")))
 
@@ -197,7 +202,7 @@ class TransformerEngineBackend:
         moment = taken.key(tensor)
         if moment.pass_ in ("eval", "recompute"):
             return
-        layer, scales = watched.layers[gemm], watched.scales(_meta(module), gemm, tensor, taken)
+        layer, scales = watched.layers[gemm], watched.scales(state_of(module), gemm, tensor, taken)
         collected = scales.collected_amax if scales is not None and tensor != "dy" else None
         observer.miss(layer, tensor, moment, scales or (), collected)
         if taken.sampled:
@@ -255,7 +260,7 @@ class TransformerEngineBackend:
         quantized: Any = None,
         quantizer: Any = None,
     ) -> None:
-        layer, meta = watched.layers[gemm], _meta(module)
+        layer, meta = watched.layers[gemm], state_of(module)
         payload = self._payload(meta, layer, tensor, quantized, quantizer)
         if value is None and payload is None:
             return
@@ -271,7 +276,7 @@ class TransformerEngineBackend:
                 gemm_dtype,
                 taken.key(tensor),
                 framework=watched.scales(meta, gemm, tensor, taken) or (),
-                precision_asked=_asked(module, meta, tensor) if taken.debugged or payload is not None else None,
+                precision_asked=dtype_asked_of(module, meta, tensor) if taken.debugged or payload is not None else None,
                 placement=placement,
                 payload=payload,
             )
@@ -329,109 +334,6 @@ class TransformerEngineBackend:
         if (kind, message, *where) not in self._said and self._observer is not None:
             self._said.add((kind, message, *where))
             self._observer.note(kind, message, *where)
-
-
-class _Hook(ModuleHook):
-    """Calls the backend; whatever goes wrong in there must not reach the training."""
-
-    def __init__(self, backend: TransformerEngineBackend, watched: Watched) -> None:
-        self._backend = backend
-        self._watched = watched
-
-    def _guarded(self, action: Callable[..., None], *args: Any) -> None:
-        observer = self._backend.observer
-        if observer is None or torch.compiler.is_compiling():
-            return
-        try:
-            if (
-                torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-            ):  # what a CUDA graph replays calls no hook
-                self._backend.leave(self._watched)
-            else:
-                action(observer, *args)
-        except Exception as error:  # ours, never the training's
-            observer.fail(error)
-
-
-class BeforeForward(_Hook):
-    """Forward pre-hook."""
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._guarded(self._backend.before_forward, module, self._watched)
-
-
-class AfterForward(_Hook):
-    """Forward hook."""
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        inputs = {
-            "x": args[0] if args else kwargs.get("inp"),
-            "m_splits": args[1] if len(args) > 1 else kwargs.get("m_splits"),
-        }
-        self._guarded(self._backend.after_forward, module, self._watched, inputs, output)
-
-
-class OnGradient(_Hook):
-    """Tensor hook on a module's output."""
-
-    __torch_unserializable__ = True  # saves the warning when somebody saves the tensor
-
-    def __init__(
-        self,
-        backend: TransformerEngineBackend,
-        module: nn.Module,
-        watched: Watched,
-        taken: Pass,
-        splits: Sequence[int] | None,
-    ) -> None:
-        super().__init__(backend, watched)
-        self._module = module
-        self._taken = taken
-        self._splits = splits
-
-    def __call__(self, gradient: torch.Tensor) -> None:
-        self._guarded(self._backend.on_gradient, self._module, self._watched, self._taken, self._splits, gradient)
-
-
-def _meta(module: nn.Module) -> Any:
-    """The module's FP8 state; None where it does not compute in FP8."""
-    return getattr(module, "fp8_meta", None) if getattr(module, "fp8", False) else None
-
-
-def _asked(module: nn.Module, meta: Any, tensor: str) -> str | None:
-    """dtype that the operand was to be read in; None for results."""
-    if tensor in _RESULTS:
-        return None
-    if isinstance(meta, Mapping):
-        return dtype_asked(meta.get("recipe"), tensor)
-    activation = getattr(module, "activation_dtype", None)
-    return None if activation is None else str(activation).removeprefix("torch.")
-
-
-def _splits(watched: Watched, given: Any) -> list[int] | None:
-    """Rows of each GEMM of a GroupedLinear; None where they are known to the device alone."""
-    if watched.kind != "GroupedLinear" or given is None:
-        return None
-    if isinstance(given, torch.Tensor):
-        return [int(n) for n in given] if given.device.type == "cpu" else None
-    return [int(n) for n in given]
-
-
-def _visible(
-    watched: Watched, tensors: Mapping[str, Any], splits: Sequence[int] | None
-) -> dict[tuple[TEGemm, str], torch.Tensor]:
-    """Operands and results that a module's input, output and its gradient are, as far as they are plain tensors."""
-    plain = {name: t for name, t in tensors.items() if isinstance(t, torch.Tensor) and not is_quantized(t)}
-    found: dict[tuple[TEGemm, str], torch.Tensor] = {}
-    for gemm in watched.layers:
-        for name, tensor in plain.items():
-            if watched.kind == "GroupedLinear":
-                rows = tensor.reshape(-1, tensor.shape[-1])
-                if splits is not None and sum(splits) == len(rows):
-                    found[gemm, name] = rows.split(list(splits))[gemm.place]
-            elif watched.kind == "Linear" or (name != "x" and gemm.suffix != "fc1"):
-                found[gemm, name] = tensor
-    return found
 
 
 def _wake(module: nn.Module) -> None:
