@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from fp8debug.analysis import Run, open_run
+from fp8debug.analysis.merge.views import views_of_ranks
 from fp8debug.analysis.whatif import whatif
 from fp8debug.formats import E4M3, E5M2, Format
 from fp8debug.metrics import error_sums
@@ -278,3 +279,18 @@ def test_a_scope_of_steps_keeps_the_histories(new_ranks: Callable[..., Any], syn
     with open_run(path) as run, open_run(path, scope=Scope(steps=((4, None),))) as narrowed:
         assert narrowed.sql(query).fetchall() == run.sql(query).fetchall()
         assert len(run.sql(query).fetchall()) == 2
+
+
+def test_other_views_stand_in_for_shipped_ones(new_ranks: Callable[..., Any], empty_run: Run) -> None:
+    written = new_ranks(2)
+    written.give("fc", "x", {r: np.ones((2, 2), np.float32) for r in range(2)}, step=0)
+    with open_run(written.write()) as run:
+        assert run.has_groups
+        for name, file in views_of_ranks().items():
+            assert file.text.startswith("-- ")
+            assert file.text.endswith(";\n")
+            assert all(len(line) <= 120 for line in file.text.splitlines())
+            shipped, here = empty_run.table(name), run.table(name)
+            assert set(here.columns) <= set(shipped.columns), name
+            types = dict(zip(shipped.columns, shipped.types, strict=True))
+            assert [str(kind) for kind in here.types] == [str(types[column]) for column in here.columns], name

@@ -51,7 +51,8 @@ merged as (
         segment, step, microbatch, call, pass, layer, tensor,
         case when bool_and(amax is not null) then max(amax)::float end as amax,
         arg_max((rank, seq), coalesce(amax, -1)) as holder, count(*) as n_shards,
-        sum(n_nonzero)::bigint as n_nonzero, bool_and(sampled) as sampled, list({'rank': rank, 'seq': seq}) as members, min(seq) as first_seq
+        sum(n_nonzero)::bigint as n_nonzero, bool_and(sampled) as sampled,
+        list({'rank': rank, 'seq': seq}) as members, min(seq) as first_seq
     from piece
     group by segment, step, microbatch, call, pass, layer, tensor
 )
