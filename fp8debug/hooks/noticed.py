@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fp8debug.hooks.measurement import Measurement, dtype_word
 from fp8debug.hooks.observed import Observed
 from fp8debug.hooks.recompute_watch import RecomputeWatch
-from fp8debug.hooks.rows import Measurement, dtype_word
 
 
 class Noticed:

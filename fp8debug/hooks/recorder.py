@@ -13,19 +13,11 @@ import torch
 from fp8debug.hooks.masks import RowMasks
 from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health, nonfinite_rows
+from fp8debug.hooks.measurement import Measurement, Missed, RowClass, dtype_word, is_replica, scaling_amax, tensor_head
 from fp8debug.hooks.noticed import Noticed
 from fp8debug.hooks.observed import Observed, Payload
 from fp8debug.hooks.payloads import PayloadFacts, count_codes, decoded, facts_of, health_of, is_codes, payload_of
-from fp8debug.hooks.rows import (
-    Measurement,
-    Missed,
-    RowClass,
-    RowMaker,
-    dtype_word,
-    is_replica,
-    scaling_amax,
-    tensor_head,
-)
+from fp8debug.hooks.rows import RowMaker
 from fp8debug.hooks.scales import InForce
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.transforms import outside_transforms, unwrapped

@@ -9,8 +9,8 @@ from fp8debug.formats import E4M3, E4M3FNUZ, E5M2, E5M2FNUZ
 from fp8debug.hooks.backends.base import Observer
 from fp8debug.hooks.backends.dispatch.links import Part
 from fp8debug.hooks.backends.placement import placement_of
+from fp8debug.hooks.measurement import dtype_word
 from fp8debug.hooks.observed import LOCAL, Observed, Payload, Placement
-from fp8debug.hooks.rows import dtype_word
 
 _FORMATS = {
     torch.float8_e4m3fn: E4M3,
