@@ -35,7 +35,7 @@ class DispatchBackend:
         self._weights = Weights()
         self._links = Links()
         self._observer: Observer | None = None
-        self._mode = GemmMode(self._weights, self._on_gemm, self._fail)
+        self._mode = GemmMode(self._weights, self._on_gemm, self._on_aside, self._fail)
         self._scopes = Scopes(self._mode, self._begins, self._fail)
         self._scopes.on_call = self._on_call
         self._scopes.on_return = self._on_return
@@ -176,6 +176,12 @@ class DispatchBackend:
             sources = self._source(gemm.a), self._source(gemm.b)
             if not self._see_backward(gemm, sources) and self._may_be_forward():
                 self._see_forward(gemm, sources)
+
+    def _on_aside(self, source: Source) -> None:
+        layer = self._owner(source.layers)
+        if layer is not None and self._takes(layer) and self._observer is not None and self._observer.active:
+            message = "its GEMM runs outside autograd, as in a compiled graph: not seen there"
+            self._report.note_once("not_captured", layer.name, message)
 
     def _see_backward(self, gemm: Gemm, sources: Sequence[Source | None]) -> bool:
         node = torch._C._current_autograd_node()

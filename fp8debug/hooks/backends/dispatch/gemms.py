@@ -107,10 +107,21 @@ def whole_operations() -> frozenset[OpOverload]:
     return frozenset(overload for name in _WHOLE for overload in overloads(name))
 
 
+def outside_autograd() -> Iterator[OpOverload]:
+    """GEMMs into a buffer that is given, as in the graphs of a compiler: autograd knows no node of them."""
+    for name in ("mm", "bmm", "addmm", "baddbmm"):
+        packet = getattr(torch.ops.aten, name)
+        yield from (found for o in packet.overloads() if _returns_argument(found := getattr(packet, o)))
+
+
 def overloads(name: str) -> Iterator[OpOverload]:
     """Overloads of an ATen operation that return new tensors; none where this version of torch has none."""
     packet = getattr(torch.ops.aten, name, None)
     for overload in () if packet is None else packet.overloads():
         found = getattr(packet, overload)
-        if not any(argument.is_out for argument in found._schema.arguments):
+        if not _returns_argument(found):
             yield found
+
+
+def _returns_argument(operation: OpOverload) -> bool:
+    return any(argument.is_out for argument in operation._schema.arguments)

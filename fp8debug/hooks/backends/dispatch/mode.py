@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fp8debug.hooks.backends.dispatch.gemms import Gemm, gemm_operations, whole_operations
-from fp8debug.hooks.backends.dispatch.provenance import Weights, follow, following_operations
+from fp8debug.hooks.backends.dispatch.gemms import Gemm, gemm_operations, outside_autograd, whole_operations
+from fp8debug.hooks.backends.dispatch.provenance import Source, Weights, follow, following_operations
 from fp8debug.hooks.transforms import has_data, outside_transforms
 
 Look = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
@@ -20,16 +20,25 @@ Look = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 class GemmMode(TorchDispatchMode):
     """Shows GEMMs to `on_gemm`; follows copies of weights."""
 
-    def __init__(self, weights: Weights, on_gemm: Callable[[Gemm], None], fail: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        on_gemm: Callable[[Gemm], None],
+        on_aside: Callable[[Source], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._weights = weights
         self._on_gemm = on_gemm
+        self._on_aside = on_aside
+        """Called with a weight that a GEMM reads where it cannot be followed."""
         self._fail = fail
         self._readers = gemm_operations()
         self._whole = whole_operations()
         self._following = following_operations()
         self._looks: dict[Any, Look] = dict.fromkeys(self._readers, self._see_gemm)
         self._looks |= dict.fromkeys(self._following, self._see_copy)
+        self._looks |= dict.fromkeys(outside_autograd(), self._see_aside)
 
     supports_higher_order_operators = True
     """They pass through; without this word torch refuses to run them."""
@@ -65,6 +74,11 @@ class GemmMode(TorchDispatchMode):
         gemm = self._readers[func](args, kwargs, result)
         if gemm is not None and has_data(gemm.a):
             self._on_gemm(gemm)
+
+    def _see_aside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        for operand in args:
+            if isinstance(operand, Tensor) and (source := self._weights.source(operand)) is not None:
+                self._on_aside(source)
 
     def _see_copy(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         follow(self._weights, self._following[func], args, result)

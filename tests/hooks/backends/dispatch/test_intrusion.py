@@ -242,9 +242,30 @@ def test_gradients_of_gradients_and_transforms(attach: Attach, recorded: Recorde
     assert "recompute" not in passes
 
 
+def test_gemms_outside_autograd_are_said(attach: Attach, recorded: Recorded) -> None:
+    """As a compiler's graph computes them: into buffers of its own."""
+
+    class Buffered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(3, 4))
+
+        @torch.no_grad()
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.mm(x, self.w, out=torch.empty(2, 4))
+
+    model = Buffered()
+    with attach(model) as session:
+        for _ in range(2):
+            model(torch.ones(2, 3))
+    assert session.close().problems == []
+    (event,) = recorded.rows("events")
+    assert (event["kind"], event["layer"]) == ("not_captured", "w")
+
+
 @pytest.mark.filterwarnings("ignore")  # dynamo's own
 def test_compiled_parts_stay_compiled(attach: Attach, recorded: Recorded) -> None:
-    """What runs inside a compiler's graph is not seen, and that is said."""
+    """The mode around a compiled module does not make it run without its graph."""
 
     class Outer(nn.Module):
         def __init__(self) -> None:
