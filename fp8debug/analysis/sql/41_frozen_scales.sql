@@ -13,7 +13,7 @@ create or replace view frozen_scales as
 with seen as (
     select *, scale is distinct from lag(scale) over same as is_new
     from scale_gaps
-    where source = 'framework' and pass in ('forward', 'backward') and recipe not like 'static%'
+    where source = 'framework' and is_judged_pass(pass) and recipe not like 'static%'
     window same as (partition by rank, layer, tensor, recipe, fmt order by segment, seq)
 ),
 numbered as (
