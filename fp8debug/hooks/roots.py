@@ -10,7 +10,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable
 
+import torch
 from torch import nn
+from torch.fx import GraphModule
 
 from fp8debug.hooks.backends.finding import gemm_modules
 
@@ -65,3 +67,17 @@ def find_roots(called: nn.Module) -> list[nn.Module]:
     own = min(tops, key=lambda m: sum(1 for _ in m.modules()))
     others = [m for m in modules if id(m) not in parents and m is not own and not any(m is t for t in tops)]
     return [own, *(m for m in others if gemm_modules(m) and is_trainable(m))]
+
+
+def living_roots() -> list[nn.Module]:
+    """Outermost trainable models that live, whether or not any of them was called yet."""
+    modules = live_modules()
+    parents = parents_of(modules)
+    tops = [m for m in modules if id(m) not in parents and not isinstance(m, GraphModule)]  # what a compiler has made
+    return [m for m in tops if gemm_modules(m) and is_trainable(m)]
+
+
+def owning_roots(optimizer: torch.optim.Optimizer) -> list[nn.Module]:
+    """Outermost models with GEMM layers that own any of the optimizer's parameters."""
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return [root for root in living_roots() if any(id(p) in stepped for p in root.parameters())]
