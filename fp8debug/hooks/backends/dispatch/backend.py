@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fp8debug.hooks.backends.base import FoundLayer, Observer
 from fp8debug.hooks.backends.dispatch.attention import AttentionWatch
 from fp8debug.hooks.backends.dispatch.gemms import Gemm
 from fp8debug.hooks.backends.dispatch.links import Links, gradient_of
 from fp8debug.hooks.backends.dispatch.mode import GemmMode, is_readable
-from fp8debug.hooks.backends.dispatch.provenance import Source, Weights, shares_storage
+from fp8debug.hooks.backends.dispatch.naming import Names
+from fp8debug.hooks.backends.dispatch.provenance import Source, Weights
 from fp8debug.hooks.backends.dispatch.reporting import Reporter, operands_of
 from fp8debug.hooks.backends.dispatch.scopes import Frame, Scopes
 from fp8debug.hooks.backends.finding import PARAMETER
 from fp8debug.hooks.backends.kinds import kind_of
 from fp8debug.hooks.clock import in_backward
-from fp8debug.hooks.transforms import has_data, outside_transforms
+from fp8debug.hooks.transforms import outside_transforms
 
 _PATIENCE_STEPS = 3
 
@@ -29,9 +30,6 @@ class DispatchBackend:
     """Names every GEMM that runs while a module of the model is called, and what of a backward pass belongs to it."""
 
     def __init__(self) -> None:
-        self._layers: list[FoundLayer] = []
-        self._owned: dict[int, list[FoundLayer]] = defaultdict(list)
-        """Layers by the id of the module that owns them."""
         self._weights = Weights()
         self._links = Links()
         self._observer: Observer | None = None
@@ -39,6 +37,7 @@ class DispatchBackend:
         self._scopes = Scopes(self._mode, self._begins, self._fail)
         self._scopes.on_call = self._on_call
         self._scopes.on_return = self._on_return
+        self._names = Names(self._weights, lambda: self._scopes.frames)
         self._report = Reporter(self._links)
         self._attention: AttentionWatch | None = None
         self._called: set[int] = set()
@@ -56,8 +55,7 @@ class DispatchBackend:
         self._report.observer = observer
         self._report.watch(model)
         for layer in layers:
-            self._layers = [*(known for known in self._layers if known.name != layer.name), layer]
-            self._owned[id(layer.module)].append(layer)
+            self._names.add(layer)
             self._scopes.watch(layer.module)
         self._scopes.watch(model)
         self._scopes.watch_backward()
@@ -80,6 +78,7 @@ class DispatchBackend:
     def detach(self) -> None:
         """Look for nothing more."""
         self._scopes.close()
+        self._names.clear()
 
     def _fail(self, error: Exception) -> None:
         if self._observer is not None:
@@ -96,13 +95,13 @@ class DispatchBackend:
             self._end_step(observer.clock.upcoming)
         if not (observer.serves or observer.is_sampled(observer.clock.upcoming) or self._is_training(module)):
             return False
-        if self._attention is None and not any(self._takes(layer) for layer in self._layers):
+        if self._attention is None and not any(self._takes(layer) for layer in self._names.layers):
             return False
-        self._look_up()
+        self._names.look_up()
         return True
 
     def _is_training(self, module: nn.Module) -> bool:
-        return module.training or any(layer.module.training for layer in self._layers)
+        return module.training or any(layer.module.training for layer in self._names.layers)
 
     def _end_step(self, upcoming: int) -> None:
         """Begin a step: ask anew what is taken, and leave alone what turned out to be no weight."""
@@ -110,11 +109,11 @@ class DispatchBackend:
         self._taken_at = upcoming
         if self._attention is not None:
             self._attention.end_step(upcoming)
-        for layer in [*self._layers]:
+        for layer in [*self._names.layers]:
             if layer.kind == PARAMETER and layer.name not in self._in_gemms and id(layer.module) in self._called:
                 self._idle[layer.name] += 1
                 if self._idle[layer.name] == _PATIENCE_STEPS:
-                    self._layers.remove(layer)
+                    self._names.layers.remove(layer)
                     self._note_idle(layer)
         self._called.clear()
 
@@ -128,12 +127,12 @@ class DispatchBackend:
         if id(module) not in self._called:
             self._called.add(id(module))
             assert self._observer is not None
-            for layer in self._owned.get(id(module), ()):
+            for layer in self._names.owned.get(id(module), ()):
                 if layer.kind == PARAMETER:
                     self._observer.ran(layer.name)
 
     def _on_return(self, module: nn.Module) -> None:
-        if self._observer is None or not self._observer.active or id(module) not in self._owned:
+        if self._observer is None or not self._observer.active or id(module) not in self._names.owned:
             return
         try:
             with outside_transforms():
@@ -144,21 +143,6 @@ class DispatchBackend:
     def _innermost(self) -> Frame | None:
         frames = self._scopes.frames
         return frames[-1] if frames else None
-
-    def _look_up(self) -> None:
-        """Know where the weights are now: a script may have moved or replaced them."""
-        for layer in self._layers:
-            weight = layer.module._parameters.get(layer.parameter)
-            if weight is not None and has_data(weight):
-                self._know(weight, layer)
-
-    def _know(self, weight: Tensor, layer: FoundLayer) -> None:
-        source = self._weights.source(weight)
-        if source is not None and source.is_all_of(weight):
-            if all(known is not layer for known in source.layers):
-                self._weights.add(weight, (*source.layers, layer))
-        else:
-            self._weights.add(weight, (layer,))
 
     def _takes(self, layer: FoundLayer) -> bool:
         """Whether the layer is to be recorded; asked once a step."""
@@ -173,12 +157,12 @@ class DispatchBackend:
         if observer is None or not observer.active:
             return
         with self._lock:
-            sources = self._source(gemm.a), self._source(gemm.b)
+            sources = self._names.source(gemm.a), self._names.source(gemm.b)
             if not self._see_backward(gemm, sources) and self._may_be_forward():
                 self._see_forward(gemm, sources)
 
     def _on_aside(self, source: Source) -> None:
-        layer = self._owner(source.layers)
+        layer = self._names.owner(source.layers)
         if layer is not None and self._takes(layer) and self._observer is not None and self._observer.active:
             message = "its GEMM runs outside autograd, as in a compiled graph: not seen there"
             self._report.note_once("not_captured", layer.name, message)
@@ -205,7 +189,7 @@ class DispatchBackend:
         return torch.is_grad_enabled() and not self._scopes.n_creating_graph
 
     def _see_forward(self, gemm: Gemm, sources: Sequence[Source | None]) -> None:
-        layer, weight_is_b, source = self._named(gemm, sources)
+        layer, weight_is_b, source = self._names.named(gemm, sources)
         if layer is None:
             if self._attention is not None and source is None and is_readable(gemm.a, gemm.b):
                 self._attention.see_gemm(gemm)
@@ -220,36 +204,3 @@ class DispatchBackend:
         frames = self._scopes.frames
         asked = frames[-1].asked.get(gemm.a.device.type) if frames else None
         self._report.forward(layer, operands_of(gemm, weight_is_b), gemm, source, asked)
-
-    def _named(self, gemm: Gemm, sources: Sequence[Source | None]) -> tuple[FoundLayer | None, bool, Source | None]:
-        """The layer that a forward GEMM is, and which operand is its weight: by the weight, else by the module."""
-        for source, is_b in ((sources[1], True), (sources[0], False)):
-            if source is not None:
-                return self._owner(source.layers), is_b, source
-        frames = self._scopes.frames
-        for layer in self._owned.get(id(frames[-1].module), ()) if frames else ():
-            size = layer.in_features, layer.out_features
-            if layer.kind != PARAMETER and gemm.b.shape[-2:] == size:  # a weight that is computed on its way
-                return layer, True, None
-        return None, True, None
-
-    def _owner(self, layers: Sequence[FoundLayer]) -> FoundLayer | None:
-        """Of layers that share a weight, the one that is being called."""
-        if len(layers) > 1:
-            for frame in reversed(self._scopes.frames):
-                for layer in layers:
-                    if layer.module is frame.module:
-                        return layer
-        return layers[0] if layers else None
-
-    def _source(self, operand: Tensor) -> Source | None:
-        """What an operand was made of; wrappers may have given a module another weight for this call."""
-        source = self._weights.source(operand)
-        if source is None:
-            for frame in reversed(self._scopes.frames):
-                for layer in self._owned.get(id(frame.module), ()):
-                    weight = layer.module._parameters.get(layer.parameter)
-                    if weight is not None and shares_storage(weight, operand):
-                        self._know(weight, layer)
-                        return self._weights.source(operand)
-        return source
