@@ -52,6 +52,8 @@ def load(target: Target, arguments: Sequence[str]) -> Loaded:
 def run(loaded: Loaded) -> None:
     """Run it as `__main__`, which stays in place afterwards: threads, exit handlers and pickles still need it."""
     sys.modules["__main__"] = loaded.module
+    if "__mp_main__" in sys.modules:  # the name that spawned processes give it, taken when multiprocessing was imported
+        sys.modules["__mp_main__"] = loaded.module
     exec(loaded.code, loaded.module.__dict__)
 
 
