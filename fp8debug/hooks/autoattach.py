@@ -24,6 +24,7 @@ from fp8debug.hooks.backends import transformer_engine
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.compiled import never_alone
 from fp8debug.hooks.backends.finding import find_layers, gemm_modules
+from fp8debug.hooks.backends.modules import ModuleHook
 from fp8debug.hooks.clock import in_backward
 from fp8debug.hooks.compiler_starts import CompilerStarts
 from fp8debug.hooks.emulate.emulation import explain_nothing
@@ -153,12 +154,14 @@ class AutoAttach:
             return
         if next(module.parameters(), None) is None:
             return
+        hooks_before = frozenset(module._forward_pre_hooks)
         with self._looking() as may_attach:
             if may_attach and module not in self._known:  # by another thread meanwhile
                 before = emulated_forward(module)
                 self._attach_roots(find_roots(module))
                 if emulated_forward(module) is not before:
                     replace_result(module)
+        _catch_up(module, args, hooks_before)
 
     def _on_compiler_start(self) -> None:
         """The function that is being compiled may call a model: all that live are taken, before it is traced."""
@@ -293,6 +296,14 @@ class AutoAttach:
         else:
             why = f"{type(error).__name__}: {error}"
             self._say(f"fp8debug: disabled before the first step, the training goes on ({why})")
+
+
+def _catch_up(module: nn.Module, args: Any, before: frozenset[int]) -> None:
+    """Call our pre-hooks that are new on a module which is being called: this call does not know of them yet."""
+    for number, hook in tuple(module._forward_pre_hooks.items()):
+        is_new = number not in before and number not in module._forward_pre_hooks_with_kwargs
+        if is_new and isinstance(getattr(hook, "__self__", hook), ModuleHook):
+            hook(module, args)
 
 
 def _prefixes(fresh: Sequence[nn.Module], n_before: int) -> list[str]:

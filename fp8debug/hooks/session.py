@@ -181,6 +181,11 @@ class Session:
         return self._replacements.known()
 
     @property
+    def layers(self) -> list[LayerInfo]:
+        """GEMM layers known so far, recorded or not."""
+        return self._roster.layers
+
+    @property
     def n_roots(self) -> int:
         """Models attached so far."""
         return len(self._roster.roots)
