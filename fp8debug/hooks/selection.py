@@ -119,7 +119,7 @@ class Selection:
     def explain_no_match(self, names: Sequence[str]) -> str:
         """One line for the user: nothing matched, what was asked for, which names come nearest."""
         if not names:
-            return "no GEMM layer found: the model has no nn.Linear; only nn.Linear and its subclasses are captured"
+            return "no GEMM layer found: the model has no nn.Linear, no Conv1D of GPT-2 and no layer of Megatron's"
         if not self.layers:
             return f"--exclude leaves none of the {len(names)} GEMM layers; loosen it (first layer: {names[0]})"
         asked = ", ".join(f"'{p.pattern}'" for p in self.layers)

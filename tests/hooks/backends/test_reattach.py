@@ -112,7 +112,7 @@ def test_adapters_inserted_while_it_runs(attach: Attach, recorded: Recorded) -> 
     model = Net()
     with attach(model, layers=["head"]):
         step(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["head", "0"]))  # type: ignore[arg-type]
+        adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["head", "0"]))
         step(adapted, torch.optim.SGD(adapted.parameters(), lr=0.1))
     assert shows(recorded, step=0) == {"head"}
     assert shows(recorded, step=1) == {"head", "head.lora_A.default", "head.lora_B.default"}
@@ -172,7 +172,8 @@ class Outer(nn.Linear):
         self.inner = inner
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input) + self.inner(input)
+        y: Tensor = super().forward(input) + self.inner(input)
+        return y
 
 
 def test_a_layer_whose_name_another_takes_goes_by_its_new_one(attach: Attach, recorded: Recorded) -> None:

@@ -27,8 +27,9 @@ def test_functional_call(
     everything: dict[str, Any],
     matrices: Callable[..., Matrices],
 ) -> None:
-    model = nn.Sequential(nn.Linear(4, 3))
-    stored = model[0].weight.detach().clone()
+    layer = nn.Linear(4, 3)
+    model = nn.Sequential(layer)
+    stored = layer.weight.detach().clone()
     given = {"0.weight": torch.randn(3, 4), "0.bias": torch.zeros(3)}
     x = torch.randn(5, 4)
 
@@ -43,7 +44,7 @@ def test_functional_call(
     got = matrices(recorded)
     np.testing.assert_array_equal(got[0, 0, 0, "0", "w"], given["0.weight"].double().numpy())
     assert not torch.equal(stored, given["0.weight"])
-    assert torch.equal(model[0].weight, stored)
+    assert torch.equal(layer.weight, stored)
     for key in [key for key in got if key[4] == "dy"]:
         wgrad = got[key].T @ got[(*key[:4], "x")]
         np.testing.assert_allclose(wgrad, gradient.double().numpy(), rtol=1e-5, atol=1e-5)

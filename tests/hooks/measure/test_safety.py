@@ -32,6 +32,16 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return engine
 
 
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_storage_stays_resizable(dtype: torch.dtype, engine: Engine) -> None:
+    """FSDP2 frees the weights that it has gathered by resizing their storage to nothing."""
+    t = torch.randn(64, 64).to(dtype)
+    counted = engine.count(t, dtype)
+    engine.health(t, dtype)
+    engine.tensor_error_sums(t, [(np.float32(2.0), E4M3)], counted)
+    t.untyped_storage().resize_(0)
+
+
 def same(a: Counted, b: Counted) -> bool:
     """Whether two results are equal in every bit."""
     arrays = np.array_equal(a.values.view(np.uint32), b.values.view(np.uint32)) and np.array_equal(a.counts, b.counts)
