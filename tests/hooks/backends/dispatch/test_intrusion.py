@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 if TYPE_CHECKING:
     from tests.hooks.conftest import Attach, Recorded
 
+AUTOGRAD: Any = torch.autograd
 ALL = ["x", "w", "dy", "y", "dx", "dw", "key", "value"]
 
 
@@ -102,8 +103,8 @@ def test_modes_of_the_script_count_the_same(attach: Attach, recorded: Recorded) 
         net, inner, between = Net().eval(), Inner(), Log()
         model = nn.Sequential(net, inner).train()
         with watch(model):
-            model.register_forward_pre_hook(lambda *_: between.__enter__() and None)
-            model.register_forward_hook(lambda *_: between.__exit__(None, None, None))
+            model.register_forward_pre_hook(lambda *_: between.__enter__() and None)  # type: ignore[no-untyped-call]
+            model.register_forward_hook(lambda *_: between.__exit__(None, None, None))  # type: ignore[no-untyped-call]
             with FlopCounterMode(display=False) as flops, Log() as log:
                 model(torch.ones(2, 4, 5)).sum().backward()
         assert _get_current_dispatch_mode_stack() == []
@@ -119,11 +120,11 @@ def test_nothing_stays(attach: Attach) -> None:
     def hooks(model: nn.Module) -> list[Any]:
         return [dict(t) for m in model.modules() for n, t in sorted(vars(m).items()) if "_hooks" in n]
 
-    model, engine = Net(), torch.autograd._engine_run_backward
+    model, engine = Net(), AUTOGRAD._engine_run_backward
     before = hooks(model)
     session = attach(model, backend="dispatch", attention=True)
     assert hooks(model) != before
-    assert torch.autograd._engine_run_backward is not engine
+    assert AUTOGRAD._engine_run_backward is not engine
     loss = model(torch.ones(2, 4, 5)).sum()
     twin = copy.deepcopy(model)
     torch.save(model, buffer := io.BytesIO())
@@ -132,7 +133,7 @@ def test_nothing_stays(attach: Attach) -> None:
     session.close()
     loss.backward()
     assert hooks(model) == before
-    assert torch.autograd._engine_run_backward is engine
+    assert AUTOGRAD._engine_run_backward is engine
     assert _get_current_dispatch_mode_stack() == []
 
 
@@ -204,9 +205,9 @@ def test_known_modules_alone_never_enter_a_mode(attach: Attach) -> None:
     depths: list[int] = []
     model = nn.Sequential(nn.Embedding(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
     model[2].register_forward_hook(lambda *_: depths.append(len(_get_current_dispatch_mode_stack())))
-    engine = torch.autograd._engine_run_backward
+    engine = AUTOGRAD._engine_run_backward
     with attach(model):
-        assert torch.autograd._engine_run_backward is engine
+        assert AUTOGRAD._engine_run_backward is engine
         model(torch.arange(4)).sum().backward()
     assert depths == [0]
 
@@ -220,12 +221,14 @@ def test_gradients_of_gradients_and_transforms(attach: Attach, recorded: Recorde
         def forward(self, x: Tensor) -> Tensor:
             return (x @ self.w).tanh().square().sum()
 
-    def run(model: nn.Module, x: Tensor) -> list[Tensor]:
+    def run(model: Small, x: Tensor) -> list[Tensor]:
         (gradient,) = torch.autograd.grad(model(x), x, create_graph=True)
         gradient.square().sum().backward()
-        per_row = torch.func.vmap(
-            torch.func.grad(lambda w, row: torch.func.functional_call(model, {"w": w}, (row[None],))), (None, 0)
-        )
+
+        def loss(w: Tensor, row: Tensor) -> Tensor:
+            return torch.func.functional_call(model, {"w": w}, (row[None],))  # type: ignore[no-any-return]
+
+        per_row = torch.func.vmap(torch.func.grad(loss), (None, 0))
         assert model.w.grad is not None
         return [gradient.detach(), model.w.grad, per_row(model.w.detach(), x.detach())]
 

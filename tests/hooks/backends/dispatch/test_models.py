@@ -25,7 +25,8 @@ def gpt2() -> nn.Module:
 
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=40, n_positions=16, n_embd=16, n_layer=2, n_head=2, tie_word_embeddings=False)
-    return GPT2LMHeadModel(config).train()
+    model: nn.Module = GPT2LMHeadModel(config).train()
+    return model
 
 
 @pytest.mark.captures(
@@ -77,7 +78,8 @@ def mixtral(implementation: str) -> nn.Module:
         num_key_value_heads=1, num_local_experts=4, num_experts_per_tok=2, head_dim=8,
     )  # fmt: skip
     config._experts_implementation = implementation
-    return MixtralForCausalLM(config).train()
+    model: nn.Module = MixtralForCausalLM(config).train()
+    return model
 
 
 @pytest.mark.parametrize("implementation", ["grouped_mm", "eager"])
@@ -212,12 +214,13 @@ def test_a_shared_weight_goes_by_the_module_that_is_called(attach: Attach, recor
 
 def test_weights_that_are_computed(attach: Attach, recorded: Recorded) -> None:
     """What a known module multiplies with is its weight, whatever it was made of."""
-    model = nn.Sequential(torch.nn.utils.parametrizations.weight_norm(nn.Linear(4, 6)))
+    layer = nn.Linear(4, 6)
+    model = nn.Sequential(torch.nn.utils.parametrizations.weight_norm(layer))
     with attach(model, backend="dispatch") as session:
         model(torch.ones(2, 4)).sum().backward()
     assert session.close().problems == []
     rows = {r["tensor"]: r for r in recorded.rows("tensors", layer="0")}
-    assert rows["w"]["amax"] == model[0].weight.abs().max().item()
+    assert rows["w"]["amax"] == layer.weight.abs().max().item()
     assert rows["dy"]["shape"] == [2, 6]
 
 
