@@ -1,6 +1,7 @@
 """What capture costs a training step, as a ratio to the bare step.
 
     python benchmarks/overhead.py [--steps 20] [--json FILE]
+    python benchmarks/overhead.py --backends       # the same table for the other ways of reaching operands
 
 One process a variant, all alive; the controller hands out one step at a time, round-robin in a shuffled order, so that
 the i-th step of every variant runs next to the i-th bare step. CPU ratio: CPU seconds of the process in the step and
@@ -12,6 +13,10 @@ in the pause after it (background writing is charged) over the same of `bare`; t
 beside the two) blocks as well; the column `every 50` says what that comes to when each 50th step is sampled, the others
 costing what *not sampled* does. `default settings` samples each 50th step too, so short runs of this benchmark see
 none of its samples.
+
+With `--backends` each variant is compared with a bare run of the same model: plain, compiled by inductor, or converted
+to torchao's emulated float8. *not sampled* takes the amax of every tensor; with *mode off* a dispatch backend is there
+that has nothing to look for, so that its mode is never entered.
 
 `setup` below makes the file a variant for any harness that calls `setup(model, optimizer, folder)`; which variant is
 said by FP8DEBUG_BENCH (default `histograms every step, numba`).
@@ -26,6 +31,7 @@ import argparse
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -47,6 +53,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "not sampled, torch": {"every": 1_000_000, "engine": "torch"},
     "default settings": {},
 }
+BACKENDS: dict[str, dict[str, Any]] = {
+    "dispatch, histograms every step": {"every": 1, "backend": "dispatch", "detail": ()},
+    "dispatch, not sampled": {"every": 1_000_000, "backend": "dispatch"},
+    "dispatch, mode off": {"every": 1_000_000, "backend": "dispatch"},
+    "modules, histograms every step": {"every": 1, "backend": "modules", "detail": ()},
+    "modules, not sampled": {"every": 1_000_000, "backend": "modules"},
+    "compiled, histograms every step": {"every": 1, "detail": ()},
+    "compiled, not sampled": {"every": 1_000_000},
+    "float8, histograms every step": {"every": 1, "detail": ()},
+    "float8, not sampled": {"every": 1_000_000},
+}
+MODE_OFF = "dispatch, mode off"
+FLAVOURS = ("compiled", "float8")
 FLOOR, NAIVE = "aminmax alone", "torch.save in hooks"
 YARDSTICKS = ("bare again", FLOOR, NAIVE)
 NOT_SAMPLED = "not sampled, numba"
@@ -55,10 +74,33 @@ LIMITS = {
     "histograms every step, torch": 1.6,
     NOT_SAMPLED: 1.03,
     "not sampled, torch": 1.10,
+    "dispatch, histograms every step": 1.25,
+    "dispatch, not sampled": 1.06,
+    MODE_OFF: 1.01,
 }
 WARM_UP, SETTLE_S, THREADS = 3, 0.2, 2
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Threads that spin while they wait would be charged as CPU time of whatever they wait for."""
+
+
+def bare_of(name: str) -> str:
+    """What a variant is compared with."""
+    flavour = name.partition(",")[0]
+    return f"{flavour}, bare" if flavour in FLAVOURS else "bare"
+
+
+def flavoured(model: Any, name: str) -> Any:
+    """The model as the variant's flavour has it."""
+    import torch
+
+    flavour = name.partition(",")[0]
+    if flavour == "compiled":
+        return torch.compile(model)
+    if flavour == "float8":
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+        return convert_to_float8_training(model, config=Float8LinearConfig(emulate=True))
+    return model
 
 
 class Variant:
@@ -68,6 +110,13 @@ class Variant:
         import fp8debug
 
         self._session = fp8debug.attach(model, run_dir=os.path.join(folder, "run"), quiet=True, **options)
+
+    def look_for_nothing(self) -> None:
+        """Take no layer from now on, as `fp8debug control` could ask for."""
+        observation = self._session._observation
+        plan = observation.plan
+        selection = replace(plan.selection, exclude=(re.compile(""),))
+        observation.plan = replace(plan, selection=selection)
 
     def close(self) -> None:
         """End the capture."""
@@ -121,9 +170,12 @@ def worker(name: str, folder: str) -> None:
 
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
-    model = GPT()
+    model = flavoured(GPT(), name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
-    variant = Variant(model, folder, VARIANTS[name]) if name in VARIANTS else None
+    options = (VARIANTS | BACKENDS).get(name)
+    variant = None if options is None else Variant(model, folder, options)
+    if name == MODE_OFF and variant is not None:
+        variant.look_for_nothing()
     if name == FLOOR:
         hook_floor(model)
     if name == NAIVE:
@@ -245,21 +297,22 @@ def print_table(rows: list[Row]) -> None:
         )
 
 
-def write_markdown(page: Path, about: str, rows: list[Row]) -> None:
-    """Replace what stands between the two `overhead` comments of a page."""
+def write_markdown(page: Path, section: str, about: str, rows: list[Row]) -> None:
+    """Replace what stands between the two `section` comments of a page."""
     from pages import replace_section
 
     lines = ["| variant | CPU ratio | quartiles | every 50 | MB a step |", "| --- | --- | --- | --- | --- |"]
     for r in rows:
         sparse = "" if r.every_50 is None else f"{r.every_50:.2f}"
         lines.append(f"| {r.name} | {r.cpu_ratio:.2f} | {r.q1:.2f} to {r.q3:.2f} | {sparse} | {r.mb_per_step:.2f} |")
-    replace_section(page, "overhead", [*lines, "", f"{about}."])
+    replace_section(page, section, [*lines, "", f"{about}."])
 
 
 def main() -> int:
     """Measure, print the table, fail where a limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--backends", action="store_true", help="the table of the other backends")
     parser.add_argument("--only", help="a variant by name; repeatable", action="append")
     parser.add_argument("--json", type=Path, help="write the table there too")
     parser.add_argument("--markdown", type=Path, help="page whose table is replaced")
@@ -268,18 +321,21 @@ def main() -> int:
     if args.worker:
         worker(*args.worker)
         return 0
-    names = list(dict.fromkeys(["bare", *YARDSTICKS, *(args.only or VARIANTS)]))
+    wanted = args.only or (BACKENDS if args.backends else VARIANTS)
+    yardsticks = YARDSTICKS[:1] if args.backends else YARDSTICKS
+    names = list(dict.fromkeys(["bare", *yardsticks, *map(bare_of, wanted), *wanted]))
     with tempfile.TemporaryDirectory() as folder:
         records = measure(names, args.steps, Path(folder))
         sizes = {name: megabytes_per_step(Path(folder), name, args.steps) for name in names}
     bare = records.pop("bare")
-    rows = with_every_50([summarise(name, found, bare, sizes[name]) for name, found in records.items()])
+    bases = {"bare": bare} | {name: records.pop(name) for name in names if name.endswith(", bare")}
+    rows = with_every_50([summarise(name, found, bases[bare_of(name)], sizes[name]) for name, found in records.items()])
     print(heading(bare))
     print_table(rows)
     if args.json:
         args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     if args.markdown:
-        write_markdown(args.markdown, heading(bare), rows)
+        write_markdown(args.markdown, "backends" if args.backends else "overhead", heading(bare), rows)
     return int(any(row.missed for row in rows))
 
 
