@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from torch import nn
 
 from fp8debug.errors import UsageError
 from fp8debug.hooks.ranks import Launch
+from fp8debug.hooks.recorder import Recorder
+from fp8debug.hooks.roster import Roster
 from fp8debug.rundir import LayerInfo, Manifest, RunDir
 from fp8debug.settings import LAUNCH_VARIABLE
 
@@ -58,6 +60,29 @@ class Resume:
         if last is None:
             return FirstStep(0, "nothing was recorded before and no optimizer has counted", is_assumption=True)
         return FirstStep(last + 1, "one after the last that was recorded; no optimizer has counted", is_assumption=True)
+
+
+def begin_segment(
+    resume: Resume, told: int | None, manifest: Manifest, roster: Roster, recorder: Recorder, say: Callable[[str], None]
+) -> int:
+    """Find the first step of a resumed run; said, kept as events, and noted in the manifest.
+
+    Args:
+        told: the number that a trainer gives it.
+    """
+    modules = [m for layer in roster.layers if (m := roster.module(layer.name)) is not None]
+    first = resume.first_step(modules, told)
+    text = f"segment {resume.segment} begins at step {first.step}: {first.source}"
+    recorder.event("resumed", text, step=first.step)
+    if first.is_assumption:
+        recorder.event("assumption", f"{text}; --resume-step says it for sure", step=first.step)
+    if manifest.world_size != resume.world_before:
+        ranks = f"{resume.world_before} ranks before, {manifest.world_size} now"
+        recorder.event("resumed", f"segment {resume.segment}: {ranks}", step=first.step)
+        text += f"; {ranks}"
+    say(f"fp8debug: {text}")
+    manifest.segments[-1]["first_step"] = first.step
+    return first.step
 
 
 def go_on(run_dir: RunDir, new: Manifest, launch: Launch, step_asked: int | None) -> tuple[Manifest, Resume]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import socket
 import time
 import traceback
 import weakref
@@ -18,35 +17,30 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fp8debug.errors import some
+from fp8debug.hooks.attachment import Attachment
 from fp8debug.hooks.backends.base import FoundLayer
-from fp8debug.hooks.backends.compiled import forget_graphs
 from fp8debug.hooks.backends.finding import find_layers
-from fp8debug.hooks.backends.reattach import Reattachment
-from fp8debug.hooks.backends.router import BackendRouter
 from fp8debug.hooks.clock import Clock, FinishedStep
 from fp8debug.hooks.control import RunControl
+from fp8debug.hooks.description import RunDescription
 from fp8debug.hooks.emulate.emulation import Emulation
 from fp8debug.hooks.flight import FlightRecorder
 from fp8debug.hooks.masks import RowMask
 from fp8debug.hooks.measure.engine import Engine
+from fp8debug.hooks.missing import note_missing, note_unmatched
 from fp8debug.hooks.observation import Observation
-from fp8debug.hooks.optimizer_states import OptimizerStates
 from fp8debug.hooks.plan import CapturePlan
-from fp8debug.hooks.recorder import EventCells, Recorder
-from fp8debug.hooks.resume import Resume
+from fp8debug.hooks.recorder import Recorder
+from fp8debug.hooks.resume import Resume, begin_segment
 from fp8debug.hooks.roster import Roster
 from fp8debug.hooks.say import nowhere
 from fp8debug.hooks.scalars import as_scalar
-from fp8debug.hooks.serving import ServedSteps
 from fp8debug.hooks.silence import SilenceCheck
+from fp8debug.hooks.step_reports import StepReports
 from fp8debug.hooks.tables import Batch
-from fp8debug.hooks.training import StepReport, TrainingWatch
+from fp8debug.hooks.training import TrainingWatch
 from fp8debug.hooks.writer import PartWriter
-from fp8debug.rundir import LayerInfo, Manifest, RankInfo, RunDir
-
-MAX_NAMED = 8
-"""Layers named one by one when the gradients of many are not finite."""
+from fp8debug.rundir import LayerInfo, Manifest, RunDir
 
 
 @dataclass(slots=True)
@@ -85,29 +79,29 @@ class Session:
         self._say = say
         self._rank = rank
         self._resume = resume
-        self._segment = 0 if resume is None else resume.segment
-        self._recorder = Recorder(engine, plan.recipes, plan.options.rolls, self._segment, rank, plan.options.detail)
+        segment = 0 if resume is None else resume.segment
+        self._recorder = Recorder(engine, plan.recipes, plan.options.rolls, segment, rank, plan.options.detail)
         self._roster = Roster()
         self._flight = FlightRecorder(plan.options, self._recorder, say) if plan.options.trigger else None
         self._observation = Observation(
             plan, self._recorder, self._roster, self.clock, flush=self.flush, fail=self.fail, flight=self._flight
         )
-        self._states = OptimizerStates(self._observation)
-        self.watch.optimizer_listeners.append(self._states.observe)
-        self._serving = ServedSteps(self.clock, self.fail) if plan.options.inference else None
-        self._backends = BackendRouter()
+        self._reports = StepReports(self._recorder, self._roster, self._flight, segment=segment, rank=rank)
+        self._attachment = Attachment(
+            self._observation, self._roster, self._recorder, self.emulation, entered=self._on_layers, say=say
+        )
+        self._description = RunDescription(
+            run_dir, manifest, rank, resume, self._roster, self._recorder, lambda: self._control.state
+        )
         self._control = RunControl(
             run_dir, manifest, self._observation, self._recorder, self._roster,
-            hook=self._hook_later, changed=self._write_manifest, say=nowhere if rank else say,
+            hook=self._attachment.attach_late, changed=self._description.write, say=nowhere if rank else say,
         )  # fmt: skip
-        self.watch.optimizer_listeners.append(self._control.after_optimizer)
         silence = SilenceCheck(self._roster, self._recorder, self.clock, say)
-        self.watch.optimizer_listeners.append(silence.after_optimizer)
-        self._replacements = Reattachment(self._observation, plan.options.backend, self.attach_layers, say)
+        self.watch.optimizer_listeners += [
+            self._attachment.after_optimizer, self._control.after_optimizer, silence.after_optimizer
+        ]  # fmt: skip
         self._writer = PartWriter(run_dir, rank)
-        self._n_steps = 0
-        self._n_layers_written = 0
-        self._gradients_broke = False
         self._problems: list[str] = []
         self._opened_s = self._flushed_s = time.monotonic()
         self._summary: CloseSummary | None = None
@@ -126,10 +120,7 @@ class Session:
             Fp8DebugError: another process writes there.
         """
         self._writer.start()
-        if self._rank == 0:
-            self.run_dir.write_manifest(self._manifest)
-        elif self._manifest.segments[-1].get("launch") is not None:  # rank 0 can tell it from another run's
-            self.run_dir.create_manifest(self._manifest)
+        self._description.begin()
         if self._resume is not None:
             self.clock.first_step = self._begin_segment
         self.watch.start()
@@ -143,18 +134,7 @@ class Session:
 
     def attach_layers(self, model: nn.Module, found: Sequence[FoundLayer]) -> list[FoundLayer]:
         """Hook the selected ones of layers of `model`; returns them all."""
-        taken = [layer for layer in found if self._observation.plan.selection.takes(layer.name)]
-        if self.emulation is not None:
-            for name, reason in self.emulation.add(taken).items():
-                self._recorder.event("not_emulated", reason, step=None, layer=name)
-        self._backends.attach(model, taken, self._observation)
-        self._states.add(model, taken)
-        if self._serving is not None:
-            self._serving.watch(model)
-        self._roster.add(found, {layer.name for layer in taken})
-        self._control.add(model, found, [layer.name for layer in taken])
-        self._replacements.watch(model, found)
-        self._write_manifest()
+        self._attachment.attach(model, found)
         return list(found)
 
     @property
@@ -162,23 +142,13 @@ class Session:
         """Rank of this process when the session was made."""
         return self._rank
 
-    def _hook_later(self, model: nn.Module, layers: Sequence[FoundLayer]) -> None:
-        """Record layers that were found before; the training stays as it is, emulated or not."""
-        self._backends.attach(model, layers, self._observation)
-        self._states.add(model, layers)
-        self._roster.add(layers, {layer.name for layer in layers})
-        self.forget_graphs()
-
     def forget_graphs(self) -> None:
         """Hooks have come to layers that may have been compiled before."""
-        if forget_graphs():
-            text = "what torch.compile has made so far is made again at its next call, so that layers in it are seen"
-            self._recorder.event("reattached", text, step=self.clock.step)
-            self._say(f"fp8debug: {text}")
+        self._attachment.forget_graphs()
 
     def known_modules(self) -> set[nn.Module]:
         """GEMM layers known now, those included that have come since into a model that is attached."""
-        return self._replacements.known()
+        return self._attachment.known_modules()
 
     @property
     def layers(self) -> list[LayerInfo]:
@@ -212,11 +182,10 @@ class Session:
         elif not disabled:
             self._manifest.status, self._manifest.status_reason = status, reason
         self._manifest.closed_at = datetime.now().astimezone().isoformat(timespec="seconds")
-        self._write_manifest()
-        if self._rank:
-            with contextlib.suppress(OSError):
-                self.run_dir.create_manifest(self._manifest)  # should rank 0 never have come
-        self._summary = CloseSummary(self.run_dir.path, self._recorder.n_records, self._n_steps, self._problems)
+        self._description.end()
+        self._summary = CloseSummary(
+            self.run_dir.path, self._recorder.n_records, self._description.n_steps, self._problems
+        )
         return self._summary
 
     def abandon(self) -> None:
@@ -242,16 +211,8 @@ class Session:
         with contextlib.suppress(Exception):  # the disk may be what failed
             if self._flight is not None:
                 self._flight.close(failed=False)
-            self._write_last(self._take_batch())
-        self._write_manifest()
-
-    def _write_last(self, batch: Batch) -> None:
-        if self._writer.error is None:
-            self._writer.submit(batch)
-        else:  # its thread has ended; what it could not write is lost, but why may still be told
-            events = Batch()
-            events.rows["events"] = batch.rows["events"]
-            self._writer.write(events)
+            self._writer.write_last(self._take_batch())
+        self._description.write()
 
     def __enter__(self) -> Session:
         return self
@@ -323,112 +284,49 @@ class Session:
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _begin_segment(self, told: int | None) -> int:
-        """Find the first step of a resumed run; said, and kept as events."""
-        resume, world = self._resume, self._manifest.world_size
-        assert resume is not None
-        modules = [m for layer in self._roster.layers if (m := self._roster.module(layer.name)) is not None]
-        first = resume.first_step(modules, told)
-        text = f"segment {resume.segment} begins at step {first.step}: {first.source}"
-        self._recorder.event("resumed", text, step=first.step)
-        if first.is_assumption:
-            self._recorder.event("assumption", f"{text}; --resume-step says it for sure", step=first.step)
-        if world != resume.world_before:
-            ranks = f"{resume.world_before} ranks before, {world} now"
-            self._recorder.event("resumed", f"segment {resume.segment}: {ranks}", step=first.step)
-            text += f"; {ranks}"
-        if self._rank == 0:
-            self._say(f"fp8debug: {text}")
-        self._manifest.segments[-1]["first_step"] = first.step
-        self._write_manifest()
-        return first.step
+        assert self._resume is not None
+        step = begin_segment(
+            self._resume, told, self._manifest, self._roster, self._recorder, nowhere if self._rank else self._say
+        )
+        self._description.write()
+        return step
 
-    def _all_roots_and_layers(self) -> tuple[list[str], list[LayerInfo]]:
-        """Of all models of this segment, then those that only earlier segments had."""
-        roots, layers = list(self._roster.roots), list(self._roster.layers)
-        if self._resume is not None:
-            known = {layer.name for layer in layers}
-            layers += [layer for layer in self._resume.layers_before if layer.name not in known]
-            roots += [root for root in self._resume.roots_before if root not in roots]
-        return roots, layers
+    def _on_layers(self, model: nn.Module, found: Sequence[FoundLayer], taken: Sequence[str]) -> None:
+        self._control.add(model, found, taken)
+        self._description.write()
 
     def _on_step_end(self, finished: FinishedStep) -> None:
-        self._n_steps += 1
+        self._description.n_steps += 1
         self._observation.end_step(finished.step)
-        self._replacements.check()
-        report = self.watch.take_report()
+        self._attachment.check()
         scheduled = self._observation.is_scheduled(finished.step)
-        row = partial(report.row, finished, segment=self._segment, rank=self._rank)
-        if self._flight is None:
-            self._recorder.add_step(partial(row, sampled=scheduled))
-        else:
-            self._flight.end_step(finished, row, report, scheduled=scheduled)
-        if self._n_steps == 1:
-            self._note_unmatched()
-        if len(self._roster.layers) != self._n_layers_written:  # some show only while the model runs
-            self._write_manifest()
+        self._reports.add(finished, self.watch.take_report(), scheduled=scheduled)
+        if self._description.n_steps == 1:
+            note_unmatched(self._observation, self._roster, self._recorder)
+        if self._description.is_stale:  # some layers show only while the model runs
+            self._description.write()
         self._control.look(finished.step)
-        if report.gradients and not finished.skipped:
-            self._recorder.add_late_events(partial(self._broken_gradients, report, finished.step))
         now = time.monotonic()
         is_due = now - self._flushed_s > flush_interval_s(now - self._opened_s)
         if is_due or self._observation.is_full:
             self.flush()
 
-    def _note_unmatched(self) -> None:
-        """Exclusions without an effect: once, when the models of the first step are known."""
-        layers = [(layer.name, layer.raw_name) for layer in self._roster.layers]
-        for text in self._observation.plan.unmatched_exclusions(layers):
-            self._recorder.event("unmatched_exclude", text, step=None)
-
-    def _broken_gradients(self, report: StepReport, step: int) -> list[EventCells]:
-        """Events about weight gradients that are not finite; called on the writer's thread, until there are any."""
-        broken = [] if self._gradients_broke else report.nonfinite_gradients()
-        if not broken:
-            return []
-        self._gradients_broke = True
-        layer_of = self._roster.layer_of_weight()
-        names = [layer_of[parameter] for parameter in broken if parameter in layer_of]
-        text = f"step {step}, wgrad: the weight gradient has NaN or Inf"
-        if len(names) > MAX_NAMED:
-            text += f", like those of {len(names) - 1} other layers"
-        if not names:
-            text = f"step {step}: NaN or Inf in {len(broken)} gradients, none of them of a recorded layer's weight"
-            return [(step, "nonfinite", None, None, text)]
-        return [(step, "nonfinite", name, "dw", text) for name in names[:MAX_NAMED]]
-
     def _note_what_is_missing(self) -> None:
-        if not self._n_steps:
-            self._note_unmatched()
-        skipped, fired = self._observation.skipped, self._recorder.fired
-        self._problems += [f"{some(list(names))}: {reason}" for reason, names in skipped.items()]
-        if self.watch.n_optimizer_steps and not self._n_steps and fired and not skipped:
-            text = "the optimizer stepped, but every forward was in evaluation mode: call model.train() to record steps"
-            self._recorder.event("evaluation_only", text, step=None)
-            self._problems.append(text)
-        masks, differs = self._recorder.masks, self._recorder.noticed.precision_differs()
-        if masks.n_given and not masks.n_used:
-            self._problems.append("session.mask was given masks, but none had as many elements as a tensor had rows")
-        for layer, message in differs.items():
-            self._recorder.event("precision_differs", message, step=None, layer=layer)
-        self._problems += [f"{layer}: {message}" for layer, message in list(differs.items())[:3]]
-        if len(differs) > 3:
-            self._problems.append(f"{len(differs) - 3} more layers were asked to run in FP8 and did not")
-        for layer, message in self._roster.absent(fired):
-            self._recorder.event("never_fired", message, step=None, layer=layer)
-        line = self._roster.absence_line(fired)
-        if line is not None:
-            self._problems.append(line)
-            if self.watch.n_optimizer_steps and not fired:
-                text = "they ran inside a graph that was made without us, or in evaluation mode only"
-                self._problems.append(f"the optimizer stepped, so {text}")
+        n_steps = self._description.n_steps
+        if not n_steps:
+            note_unmatched(self._observation, self._roster, self._recorder)
+        self._problems += note_missing(
+            self._observation,
+            self._roster,
+            self._recorder,
+            n_steps=n_steps,
+            optimizer_stepped=self.watch.n_optimizer_steps > 0,
+        )
 
     def _stop_watching(self) -> None:
         self._observation.active = False
         self._observation.drop()
-        self._backends.detach()
-        self._replacements.stop()
-        if self._serving is not None:
-            self._serving.stop()
+        self._attachment.remove()
         self.watch.stop()
 
     def _guarded(self, action: Callable[[], None]) -> None:
@@ -436,33 +334,6 @@ class Session:
             action()
         except Exception as error:  # ours, never the training's
             self.fail(error)
-
-    def _write_manifest(self) -> None:
-        """Say what the run is, on rank 0, and what this rank is, on every one."""
-        manifest = self._manifest
-        self._n_layers_written = len(self._roster.layers)
-        with contextlib.suppress(OSError):  # the parts tell the story without it
-            if self._rank == 0:
-                manifest.roots, manifest.layers = self._all_roots_and_layers()
-                self.run_dir.write_manifest(manifest)
-            self.run_dir.write_rank(self._rank_info())
-
-    def _rank_info(self) -> RankInfo:
-        manifest, roster = self._manifest, self._roster
-        return RankInfo(
-            rank=self._rank,
-            world_size=manifest.world_size,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            segment=self._segment,
-            roots=roster.roots,
-            layers=roster.layers,
-            n_steps=self._n_steps,
-            n_records=self._recorder.n_records,
-            status=manifest.status,
-            status_reason=manifest.status_reason,
-            control=self._control.state,
-        )
 
 
 def flush_interval_s(elapsed_s: float) -> float:

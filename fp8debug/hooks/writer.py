@@ -85,6 +85,15 @@ class PartWriter:
             write_part(table, name, self._run_dir.part_path(name, self._rank, self._next_part[name]))
             self._next_part[name] += 1
 
+    def write_last(self, batch: Batch) -> None:
+        """Queue what was collected when we fail; when it is the disk that fails, try to tell why, on this thread."""
+        if self.error is None:
+            self.submit(batch)
+        else:  # the thread has ended; what it could not write is lost
+            events = Batch()
+            events.rows["events"] = batch.rows["events"]
+            self.write(events)
+
     def _begin(self, name: str) -> int:
         """Make the folder of a table; returns the number of its next part, after those of earlier segments."""
         folder = self._run_dir.table_folder(name, self._rank)

@@ -231,7 +231,7 @@ def test_silence_is_said_in_the_first_step_and_mended(
     call = torch.compile(model, backend="eager")
     train(model, call, 1)
     with monkeypatch.context() as patched:
-        patched.setattr("fp8debug.hooks.session.forget_graphs", lambda: False)
+        patched.setattr("fp8debug.hooks.attachment.forget_graphs", lambda: False)
         session = attach(model, quiet=False)
     with session:
         train(model, call, 3)
