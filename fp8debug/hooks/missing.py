@@ -13,7 +13,7 @@ _MAX_NAMED = 3
 
 
 def note_unmatched(observation: Observation, roster: Roster, recorder: Recorder) -> None:
-    """Keep exclusions without an effect; the models must be known."""
+    """Keep exclusions without an effect: once, when the models of the first step are known."""
     layers = [(layer.name, layer.raw_name) for layer in roster.layers]
     for text in observation.plan.unmatched_exclusions(layers):
         recorder.event("unmatched_exclude", text, step=None)
@@ -23,6 +23,8 @@ def note_missing(
     observation: Observation, roster: Roster, recorder: Recorder, *, n_steps: int, optimizer_stepped: bool
 ) -> list[str]:
     """Keep what is missing once the run is over; returns one line about each kind of it, for the user."""
+    if not n_steps:
+        note_unmatched(observation, roster, recorder)
     skipped, fired = observation.skipped, recorder.fired
     lines = [f"{some(list(names))}: {reason}" for reason, names in skipped.items()]
     if optimizer_stepped and not n_steps and fired and not skipped:

@@ -63,12 +63,20 @@ class Resume:
 
 
 def begin_segment(
-    resume: Resume, told: int | None, manifest: Manifest, roster: Roster, recorder: Recorder, say: Callable[[str], None]
+    resume: Resume,
+    manifest: Manifest,
+    roster: Roster,
+    recorder: Recorder,
+    told: int | None,
+    *,
+    say: Callable[[str], None],
+    begun: Callable[[], None],
 ) -> int:
     """Find the first step of a resumed run; said, kept as events, and noted in the manifest.
 
     Args:
         told: the number that a trainer gives it.
+        begun: called once the manifest knows the step.
     """
     modules = [m for layer in roster.layers if (m := roster.module(layer.name)) is not None]
     first = resume.first_step(modules, told)
@@ -82,6 +90,7 @@ def begin_segment(
         text += f"; {ranks}"
     say(f"fp8debug: {text}")
     manifest.segments[-1]["first_step"] = first.step
+    begun()
     return first.step
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
+from pathlib import Path
 
 
 def on_stderr(line: str) -> None:
@@ -15,6 +17,13 @@ def on_stderr(line: str) -> None:
 def count_layers(count: int, kind: str = "") -> str:
     """`1 emulated layer`, `2 emulated layers`."""
     return f"{count} {kind}{' ' if kind else ''}layer{'' if count == 1 else 's'}"
+
+
+def error_text(error: BaseException) -> str:
+    """`ZeroDivisionError: division by zero at rows.py:120`; without a place where it was never raised."""
+    raised = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(raised[-1].filename).name}:{raised[-1].lineno}" if raised else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def nowhere(line: str) -> None:

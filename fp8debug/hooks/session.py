@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
-import time
-import traceback
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,12 +15,13 @@ from torch import nn
 
 from fp8debug.hooks.attachment import Attachment
 from fp8debug.hooks.backends.base import FoundLayer
-from fp8debug.hooks.backends.finding import find_layers
 from fp8debug.hooks.clock import Clock, FinishedStep
 from fp8debug.hooks.control import RunControl
 from fp8debug.hooks.description import RunDescription
 from fp8debug.hooks.emulate.emulation import Emulation
 from fp8debug.hooks.flight import FlightRecorder
+from fp8debug.hooks.flushing import Flushing
+from fp8debug.hooks.forks import abandon_in_children
 from fp8debug.hooks.masks import RowMask
 from fp8debug.hooks.measure.engine import Engine
 from fp8debug.hooks.missing import note_missing, note_unmatched
@@ -33,11 +30,10 @@ from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.recorder import Recorder
 from fp8debug.hooks.resume import Resume, begin_segment
 from fp8debug.hooks.roster import Roster
-from fp8debug.hooks.say import nowhere
+from fp8debug.hooks.say import error_text, nowhere
 from fp8debug.hooks.scalars import as_scalar
 from fp8debug.hooks.silence import SilenceCheck
 from fp8debug.hooks.step_reports import StepReports
-from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.training import TrainingWatch
 from fp8debug.hooks.writer import PartWriter
 from fp8debug.rundir import LayerInfo, Manifest, RunDir
@@ -77,7 +73,8 @@ class Session:
         self.emulation = None if plan.emulation is None else Emulation(plan.emulation, say)
         self._manifest = manifest
         self._say = say
-        self._rank = rank
+        self.rank = rank
+        """Rank of this process when the session was made."""
         self._resume = resume
         segment = 0 if resume is None else resume.segment
         self._recorder = Recorder(engine, plan.recipes, plan.options.rolls, segment, rank, plan.options.detail)
@@ -102,8 +99,8 @@ class Session:
             self._attachment.after_optimizer, self._control.after_optimizer, silence.after_optimizer
         ]  # fmt: skip
         self._writer = PartWriter(run_dir, rank)
+        self._flushing = Flushing(self._writer, self._recorder, self._flight)
         self._problems: list[str] = []
-        self._opened_s = self._flushed_s = time.monotonic()
         self._summary: CloseSummary | None = None
 
     @property
@@ -122,25 +119,19 @@ class Session:
         self._writer.start()
         self._description.begin()
         if self._resume is not None:
-            self.clock.first_step = self._begin_segment
+            self.clock.first_step = partial(
+                begin_segment, self._resume, self._manifest, self._roster, self._recorder,
+                say=nowhere if self.rank else self._say, begun=self._description.write,
+            )  # fmt: skip
         self.watch.start()
         self._observation.active = True
         atexit.register(self.close)
-        _abandon_in_children(self)
-
-    def attach_model(self, model: nn.Module, prefix: str = "") -> list[FoundLayer]:
-        """Hook the selected layers of `model`; returns all GEMM layers found, selected or not."""
-        return self.attach_layers(model, find_layers(model, prefix, self._observation.plan.options.backend))
+        abandon_in_children(self)
 
     def attach_layers(self, model: nn.Module, found: Sequence[FoundLayer]) -> list[FoundLayer]:
         """Hook the selected ones of layers of `model`; returns them all."""
         self._attachment.attach(model, found)
         return list(found)
-
-    @property
-    def rank(self) -> int:
-        """Rank of this process when the session was made."""
-        return self._rank
 
     def forget_graphs(self) -> None:
         """Hooks have come to layers that may have been compiled before."""
@@ -190,6 +181,8 @@ class Session:
 
     def abandon(self) -> None:
         """Fall silent without writing: this process is a forked copy of the one that records."""
+        if self._summary is not None:
+            return
         self._summary = CloseSummary(self.run_dir.path, 0, 0)
         self._stop_watching()
         atexit.unregister(self.close)
@@ -200,18 +193,14 @@ class Session:
         if self._manifest.status == "disabled":
             return
         self._observation.active = False
-        where = traceback.extract_tb(error.__traceback__)
-        place = f" at {Path(where[-1].filename).name}:{where[-1].lineno}" if where else ""
-        text = f"{type(error).__name__}: {error}{place}"
+        text = error_text(error)
         self._manifest.status, self._manifest.status_reason = "disabled", text
         self._problems.append(f"disabled at step {self.clock.step}: {text}")
         self._say(f"fp8debug: disabled at step {self.clock.step}, the training goes on ({text})")
         self._recorder.event("disabled", text, step=self.clock.step)
         self._stop_watching()
         with contextlib.suppress(Exception):  # the disk may be what failed
-            if self._flight is not None:
-                self._flight.close(failed=False)
-            self._writer.write_last(self._take_batch())
+            self._flushing.flush_last()
         self._description.write()
 
     def __enter__(self) -> Session:
@@ -270,26 +259,9 @@ class Session:
     def flush(self) -> None:
         """Hand what was collected to the writer now."""
         if self.active:
-            self._guarded(self._flush)
-
-    def _flush(self) -> None:
-        if self._writer.error is not None:
-            raise self._writer.error
-        self._flushed_s = time.monotonic()
-        self._writer.submit(self._take_batch())
-
-    def _take_batch(self) -> Batch:
-        return self._recorder.take_batch() if self._flight is None else self._flight.take_out()
+            self._guarded(self._flushing.flush)
 
     # -- inside -------------------------------------------------------------------------------------------------
-
-    def _begin_segment(self, told: int | None) -> int:
-        assert self._resume is not None
-        step = begin_segment(
-            self._resume, told, self._manifest, self._roster, self._recorder, nowhere if self._rank else self._say
-        )
-        self._description.write()
-        return step
 
     def _on_layers(self, model: nn.Module, found: Sequence[FoundLayer], taken: Sequence[str]) -> None:
         self._control.add(model, found, taken)
@@ -306,22 +278,14 @@ class Session:
         if self._description.is_stale:  # some layers show only while the model runs
             self._description.write()
         self._control.look(finished.step)
-        now = time.monotonic()
-        is_due = now - self._flushed_s > flush_interval_s(now - self._opened_s)
-        if is_due or self._observation.is_full:
+        if self._flushing.is_due or self._observation.is_full:
             self.flush()
 
     def _note_what_is_missing(self) -> None:
-        n_steps = self._description.n_steps
-        if not n_steps:
-            note_unmatched(self._observation, self._roster, self._recorder)
         self._problems += note_missing(
-            self._observation,
-            self._roster,
-            self._recorder,
-            n_steps=n_steps,
-            optimizer_stepped=self.watch.n_optimizer_steps > 0,
-        )
+            self._observation, self._roster, self._recorder,
+            n_steps=self._description.n_steps, optimizer_stepped=self.watch.n_optimizer_steps > 0,
+        )  # fmt: skip
 
     def _stop_watching(self) -> None:
         self._observation.active = False
@@ -334,19 +298,3 @@ class Session:
             action()
         except Exception as error:  # ours, never the training's
             self.fail(error)
-
-
-def flush_interval_s(elapsed_s: float) -> float:
-    """Seconds between flushes: a twentieth of the run so far, so a kill costs at most 5 % and files stay few."""
-    return min(max(elapsed_s / 20, 1.0), 300.0)
-
-
-def _abandon_in_children(session: Session) -> None:
-    reference = weakref.ref(session)
-
-    def abandon() -> None:
-        live = reference()
-        if live is not None and live._summary is None:
-            live.abandon()
-
-    os.register_at_fork(after_in_child=abandon)

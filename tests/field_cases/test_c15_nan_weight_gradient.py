@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fp8debug.config import CaptureOptions
+from fp8debug.hooks.backends.finding import find_layers
 from fp8debug.hooks.entry import open_session
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.session import Session
@@ -71,7 +72,7 @@ def session_on(model: nn.Module, folder: Path) -> Session:
         CapturePlan.from_options(options), command=["train.py"], script="train.py", say=lambda _: None,
         measure_gradients=True,
     )  # fmt: skip
-    session.attach_model(model)
+    session.attach_layers(model, find_layers(model))
     return session
 
 

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import optimizer as torch_optimizer
 
-from fp8debug.hooks import observation, writer
-from fp8debug.hooks import session as session_module
+from fp8debug.hooks import flushing, observation, writer
 from fp8debug.hooks.clock import Clock
 from fp8debug.hooks.measure.counting.torch_ops import TorchEngine
 from fp8debug.hooks.rows import RowMaker
@@ -161,7 +160,7 @@ def test_a_closed_stderr_costs_the_training_nothing(
 
 @pytest.fixture
 def flush_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "flush_interval_s", lambda elapsed_s: -1.0)
+    monkeypatch.setattr(flushing, "flush_interval_s", lambda elapsed_s: -1.0)
 
 
 def wait_for_first_parts(run: Recorded) -> None:

@@ -108,9 +108,7 @@ def test_no_tokens(engine: str, attach: Attach, recorded: Recorded) -> None:
     assert recorded.manifest["status"] == "closed"
     for tensor, shape in (("x", [0, 4]), ("dy", [0, 3])):
         row = recorded.row("tensors", tensor=tensor, step=1)
-        counts = dict.fromkeys(
-            ("n", "n_zero", "n_neg_zero", "n_nan", "n_posinf", "n_neginf", "n_rows_nonfinite"), 0
-        )
+        counts = dict.fromkeys(("n", "n_zero", "n_neg_zero", "n_nan", "n_posinf", "n_neginf", "n_rows_nonfinite"), 0)
         nothing = dict.fromkeys(("first_nonfinite_row", "amin", "amax"))
         expected = counts | nothing | {"shape": shape, "status": "no_tokens"}
         assert {name: row[name] for name in expected} == expected

@@ -19,7 +19,7 @@ from torch import nn
 from fp8debug import schema
 from fp8debug.errors import Fp8DebugError
 from fp8debug.hooks import writer
-from fp8debug.hooks.session import flush_interval_s
+from fp8debug.hooks.flushing import flush_interval_s
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.writer import PartWriter
 from fp8debug.rundir import RunDir

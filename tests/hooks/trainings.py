@@ -559,9 +559,9 @@ def finder_breaks(start: Start) -> Facts:
 
 def endless(start: Start) -> Facts:
     """Writes parts as often as it can until it is killed."""
-    from fp8debug.hooks import session
+    from fp8debug.hooks import flushing
 
-    vars(session)["flush_interval_s"] = lambda elapsed_s: -1.0
+    vars(flushing)["flush_interval_s"] = lambda elapsed_s: -1.0
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     start(model)
     return {"losses": _train(model, 1_000_000, width=64)}
