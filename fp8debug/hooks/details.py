@@ -14,10 +14,10 @@ import torch
 
 from fp8debug.blocks import gemm_of
 from fp8debug.formats import Format
+from fp8debug.hooks.dtypes import FP8_DTYPES
 from fp8debug.hooks.measure import channels
 from fp8debug.hooks.measure.blocks import BlockMeter
 from fp8debug.hooks.measure.channels import AXES, ChannelMeter, Spread
-from fp8debug.hooks.measure.codes import FP8_DTYPES
 from fp8debug.hooks.measure.engine import Engine
 from fp8debug.hooks.measure.strips import Sample, as_matrix, sample_of
 from fp8debug.hooks.scales import InForce

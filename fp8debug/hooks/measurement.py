@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fp8debug.hooks.dtypes import WORDS, dtype_word
 from fp8debug.hooks.masks import BY_ROWS
 from fp8debug.hooks.measure.engine import Counted
 from fp8debug.hooks.measure.health import Health
 from fp8debug.hooks.observed import LOCAL, Placement
-from fp8debug.hooks.payloads import DTYPE_WORDS, PayloadFacts
+from fp8debug.hooks.payloads import PayloadFacts
 from fp8debug.replay import Moment, ScaleInForce
 
 _RANK = 5
@@ -73,7 +74,7 @@ def tensor_row(key: tuple[Any, ...], taken: Measurement) -> tuple[Any, ...]:
     health, counted = taken.health, taken.counted
     dtype, gemm_dtype = dtype_word(taken.dtype), dtype_word(taken.gemm_dtype)
     if taken.is_payload and taken.payload is not None:
-        dtype = gemm_dtype = DTYPE_WORDS[taken.payload.fmt.name]
+        dtype = gemm_dtype = WORDS[taken.payload.fmt.name]
     return (
         *key,
         *tensor_head(
@@ -130,8 +131,3 @@ def scaling_amax(health: Health) -> float | None:
     if health.amax is None:
         return None
     return float("inf") if (health.n_posinf or 0) + (health.n_neginf or 0) else health.amax
-
-
-def dtype_word(dtype: torch.dtype) -> str:
-    """`bfloat16` for torch.bfloat16."""
-    return str(dtype).removeprefix("torch.")

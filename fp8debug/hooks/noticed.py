@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp8debug.hooks.measurement import Measurement, dtype_word
+from fp8debug.hooks.dtypes import dtype_word
+from fp8debug.hooks.measurement import Measurement
 from fp8debug.hooks.observed import Observed
 from fp8debug.hooks.recompute_watch import RecomputeWatch
 

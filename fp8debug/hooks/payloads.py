@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fp8debug.formats import FORMATS, Format, decode
+from fp8debug.formats import Format, decode
+from fp8debug.hooks.dtypes import FP8, FP8_DTYPES, format_of
 from fp8debug.hooks.measure import checksum, codes, layout
 from fp8debug.hooks.measure.engine import Counted, Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health
@@ -22,21 +23,6 @@ from fp8debug.hooks.transforms import unwrapped
 from fp8debug.metrics import ErrorSums
 from fp8debug.recipes import scale_inv
 from fp8debug.replay import ScaleInForce
-
-DTYPE_WORDS = {
-    "E4M3": "float8_e4m3fn",
-    "E5M2": "float8_e5m2",
-    "E4M3FNUZ": "float8_e4m3fnuz",
-    "E5M2FNUZ": "float8_e5m2fnuz",
-    "E3M2": "float6_e3m2fn",
-    "E2M3": "float6_e2m3fn",
-    "E2M1": "float4_e2m1fn",
-    "E8M0": "float8_e8m0fnu",
-}
-"""What stands in the column `dtype` of a payload's record, by format."""
-
-_FORMATS = {getattr(torch, word): FORMATS[name] for name, word in DTYPE_WORDS.items() if hasattr(torch, word)}
-_FLOAT8 = {fmt.name: dtype for dtype, fmt in _FORMATS.items() if dtype in codes.FP8_DTYPES}
 
 _CHUNK = 1 << 20
 """Elements of one float64 temporary."""
@@ -76,14 +62,13 @@ def payload_of(seen: Observed) -> Payload | None:
     if seen.payload is not None:
         return seen.payload
     value = unwrapped(seen.value)
-    if value.dtype in codes.FP8_DTYPES:
-        return Payload(value, _FORMATS[value.dtype], float("nan"), "")
-    return None
+    fmt = format_of(value.dtype) if value.dtype in FP8_DTYPES else None
+    return None if fmt is None else Payload(value, fmt, float("nan"), "")
 
 
 def is_codes(value: torch.Tensor) -> bool:
     """Whether a tensor holds codes, and no numbers of high precision."""
-    return value.dtype is torch.uint8 or value.dtype in _FORMATS
+    return value.dtype is torch.uint8 or format_of(value.dtype) is not None
 
 
 def facts_of(payload: Payload, value: torch.Tensor | None, gemm_dtype: torch.dtype, *, summed: bool) -> PayloadFacts:
@@ -151,11 +136,11 @@ def count_codes(engine: Engine, payload: Payload) -> Counted:
 def _as_float8(payload: Payload) -> torch.Tensor | None:
     """The codes in a dtype that engines count; None where torch has none for the format."""
     held, fmt = payload.codes.detach(), payload.fmt
-    if held.dtype in codes.FP8_DTYPES:
+    if held.dtype in FP8_DTYPES:
         return held
     if held.dtype is not torch.uint8:
         raise UnsupportedDtype(f"payload in {held.dtype}: expected a float8 dtype or uint8 codes")
-    return held.view(_FLOAT8[fmt.name]) if fmt.name in _FLOAT8 else None
+    return held.view(FP8[fmt.name]) if fmt.name in FP8 else None
 
 
 def decoded(held: torch.Tensor, fmt: Format) -> torch.Tensor:

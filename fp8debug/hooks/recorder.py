@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fp8debug.hooks.dtypes import dtype_word
 from fp8debug.hooks.masks import RowMasks
 from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health, nonfinite_rows
-from fp8debug.hooks.measurement import Measurement, Missed, RowClass, dtype_word, is_replica, scaling_amax, tensor_head
+from fp8debug.hooks.measurement import Measurement, Missed, RowClass, is_replica, scaling_amax, tensor_head
 from fp8debug.hooks.noticed import Noticed
 from fp8debug.hooks.observed import Observed, Payload
 from fp8debug.hooks.payloads import PayloadFacts, count_codes, decoded, facts_of, health_of, is_codes, payload_of

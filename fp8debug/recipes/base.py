@@ -67,7 +67,8 @@ class Recipe:
     def formats_for(self, tensor: str) -> tuple[tuple[Format, bool], ...]:
         """Formats that `tensor` is measured in, each with whether it is an alternate.
 
-        States of an optimizer are like w, key and value like x. Under HYBRID the field disagrees about gradients, so theirs are measured in E4M3 beside E5M2.
+        States of an optimizer are like w, key and value like x. Under HYBRID the field disagrees about gradients, so
+        theirs are measured in E4M3 beside E5M2.
         """
         known = FORWARD_TENSORS + BACKWARD_TENSORS + STATE_TENSORS
         if tensor not in known:

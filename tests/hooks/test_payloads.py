@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from fp8debug.formats import E2M1, E4M3, E5M2, ELEMENT_FORMATS, Format, encode
+from fp8debug.hooks.dtypes import WORDS
 from fp8debug.hooks.measure.loading import load_engine
 from fp8debug.hooks.observed import Observed, Payload, Placement
-from fp8debug.hooks.payloads import DTYPE_WORDS, decoded, lost_sums
+from fp8debug.hooks.payloads import decoded, lost_sums
 from fp8debug.hooks.recorder import Recorder
 from fp8debug.recipes import parse_recipe
 from fp8debug.replay import Moment, ScaleInForce
@@ -83,7 +84,7 @@ def test_bytes_of_any_format(fmt: Format, engine: str) -> None:
     assert tensors is not None
     whole, payload = tensors.to_pylist()
     values = decoded(codes, fmt)
-    assert (whole["dtype"], payload["dtype"], payload["status"]) == ("bfloat16", DTYPE_WORDS[fmt.name], "ok")
+    assert (whole["dtype"], payload["dtype"], payload["status"]) == ("bfloat16", WORDS[fmt.name], "ok")
     assert (payload["n"], payload["n_zero"]) == (384, int((values == 0).sum()))
     assert payload["amax"] == values.abs().max()
     assert payload["amin"] == values.abs()[values != 0].min()
@@ -94,7 +95,7 @@ def test_bytes_of_any_format(fmt: Format, engine: str) -> None:
     }
     found, counts = np.unique(values[values != 0].numpy(), return_counts=True)
     assert counted == dict(zip(found.tolist(), counts.tolist(), strict=True))
-    oracle = getattr(ml_dtypes, DTYPE_WORDS[fmt.name])
+    oracle = getattr(ml_dtypes, WORDS[fmt.name])
     assert np.array_equal(codes.numpy().view(oracle).astype(np.float32), values.numpy())
 
 

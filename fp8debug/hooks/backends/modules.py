@@ -22,7 +22,7 @@ from fp8debug.hooks.backends.compiled import GraphWatch, never_alone, watch_inpu
 from fp8debug.hooks.backends.kinds import kind_of
 from fp8debug.hooks.backends.placement import WeightPlacements, megatron_placements, placement_of
 from fp8debug.hooks.backends.precision import high_precision, precision_asked
-from fp8debug.hooks.measurement import dtype_word
+from fp8debug.hooks.dtypes import dtype_word
 from fp8debug.hooks.observed import LOCAL, Observed, Placement
 from fp8debug.hooks.transforms import has_data
 from fp8debug.replay import Moment

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fp8debug.hooks.measurement import dtype_word
+from fp8debug.hooks.dtypes import dtype_word
 
 _FLOAT8_CASTS = {
     "x": "cast_config_input",

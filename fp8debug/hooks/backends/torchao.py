@@ -16,9 +16,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
-from fp8debug.formats import E4M3, E4M3FNUZ, E5M2, E5M2FNUZ
 from fp8debug.hooks.backends.base import FoundLayer, Observer
 from fp8debug.hooks.backends.modules import ModuleBackend, ModuleHook
+from fp8debug.hooks.dtypes import format_of
 from fp8debug.hooks.observed import Observed, Payload
 from fp8debug.recipes import CurrentScaling, RowWise
 from fp8debug.replay import Moment
@@ -27,12 +27,6 @@ _ROLES = {"input": "x", "weight": "w", "grad_output": "dy"}
 _GEMMS = ("aten::mm", "aten::addmm")
 _NODE = "matmul_with_hp_or_float8_argsBackward"
 """Node of the backward pass in which the layer quantises its gradient and computes both GEMMs."""
-_FORMATS = {
-    torch.float8_e4m3fn: E4M3,
-    torch.float8_e5m2: E5M2,
-    torch.float8_e4m3fnuz: E4M3FNUZ,
-    torch.float8_e5m2fnuz: E5M2FNUZ,
-}
 
 
 class TorchaoBackend:
@@ -186,7 +180,7 @@ def payload_of(quantised: Any, tensor: str, shape: torch.Size, power_of_two: boo
     codes, scale = quantised._data, quantised._scale
     if tensor == "w":
         codes, scale = codes.t(), scale.t() if scale.dim() == 2 else scale
-    fmt = _FORMATS.get(codes.dtype)
+    fmt = format_of(codes.dtype)
     if fmt is None or codes.numel() != shape.numel() or codes.shape[-1:] != shape[-1:]:
         return None
     inverse = torch.div(torch.ones_like(scale), scale).float()

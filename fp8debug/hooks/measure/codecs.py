@@ -11,13 +11,8 @@ import torch
 from torch import Tensor
 
 from fp8debug.formats import E8M0, Format, Rounding, e8m0
+from fp8debug.hooks.dtypes import FP8
 
-_FLOAT8_DTYPES = {
-    "E4M3": torch.float8_e4m3fn,
-    "E5M2": torch.float8_e5m2,
-    "E4M3FNUZ": torch.float8_e4m3fnuz,
-    "E5M2FNUZ": torch.float8_e5m2fnuz,
-}
 _EXPONENT_MASK = 0x7F80_0000
 _MANTISSA_BITS = 23
 _BIAS = 127
@@ -41,9 +36,9 @@ def encode(t: Tensor, fmt: Format, *, saturate: bool = True) -> Tensor:
     x = _as_float32(t)
     if fmt.is_scale:
         return encode_e8m0(x, saturate=saturate)
-    if fmt.name not in _FLOAT8_DTYPES:
+    if fmt.name not in FP8:
         return _codes(x, fmt)
-    cast = x.clamp(-fmt.max, fmt.max).to(_FLOAT8_DTYPES[fmt.name])
+    cast = x.clamp(-fmt.max, fmt.max).to(FP8[fmt.name])
     if saturate:
         return cast
     codes = cast.view(torch.uint8)
@@ -73,8 +68,8 @@ def decode(codes: Tensor, fmt: Format) -> Tensor:
             those of the format are ignored.
         fmt: format they are in.
     """
-    if fmt.name in _FLOAT8_DTYPES:
-        return codes.view(_FLOAT8_DTYPES[fmt.name]).float()
+    if fmt.name in FP8:
+        return codes.view(FP8[fmt.name]).float()
     code = codes.to(torch.int32)
     if fmt.is_scale:
         values = (code << _MANTISSA_BITS).view(torch.float32)
@@ -94,7 +89,7 @@ def fake_quantize(t: Tensor, fmt: Format) -> Tensor:
     """
     # Back from E4M3 is the CPU's slowest cast, three times as long as to do without it.
     does_without = fmt.name == "E4M3" and t.device.type == "cpu"
-    if fmt.is_scale or (fmt.name in _FLOAT8_DTYPES and not does_without):
+    if fmt.is_scale or (fmt.name in FP8 and not does_without):
         return decode(encode(t, fmt), fmt)
     return _rounded(_as_float32(t), fmt)
 

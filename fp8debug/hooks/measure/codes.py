@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fp8debug.hooks.dtypes import FP8_DTYPES
 from fp8debug.hooks.measure.health import Health
-
-FP8_DTYPES = frozenset({torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz})
 
 INFINITY = {torch.bfloat16: 0x7F80, torch.float16: 0x7C00, torch.float32: 0x7F800000}
 """Code of +Inf; larger magnitudes are NaN, smaller ones finite."""

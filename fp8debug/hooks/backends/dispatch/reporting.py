@@ -16,7 +16,7 @@ from fp8debug.hooks.backends.dispatch.provenance import Place, Source
 from fp8debug.hooks.backends.dispatch.telling import Teller
 from fp8debug.hooks.backends.placement import WeightPlacements
 from fp8debug.hooks.clock import in_backward
-from fp8debug.hooks.measurement import dtype_word
+from fp8debug.hooks.dtypes import dtype_word
 from fp8debug.hooks.observed import LOCAL, Placement
 from fp8debug.replay import Moment
 

@@ -5,19 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fp8debug.formats import E4M3, E4M3FNUZ, E5M2, E5M2FNUZ
 from fp8debug.hooks.backends.base import Observer
 from fp8debug.hooks.backends.dispatch.links import Part
 from fp8debug.hooks.backends.placement import placement_of
-from fp8debug.hooks.measurement import dtype_word
+from fp8debug.hooks.dtypes import dtype_word, format_of
 from fp8debug.hooks.observed import LOCAL, Observed, Payload, Placement
-
-_FORMATS = {
-    torch.float8_e4m3fn: E4M3,
-    torch.float8_e5m2: E5M2,
-    torch.float8_e4m3fnuz: E4M3FNUZ,
-    torch.float8_e5m2fnuz: E5M2FNUZ,
-}
 
 
 class Teller:
@@ -60,7 +52,7 @@ class Teller:
 
 
 def _payload(codes: Tensor, scale_inv: Tensor) -> Payload | None:
-    fmt = _FORMATS.get(codes.dtype)
+    fmt = format_of(codes.dtype)
     if fmt is None:
         return None
     n_scales = scale_inv.numel()

@@ -12,6 +12,7 @@ from fp8debug.hooks.backends.transformer_engine.gemms import TEGemm
 from fp8debug.hooks.backends.transformer_engine.passes import Watched
 from fp8debug.hooks.backends.transformer_engine.payloads import is_quantized
 from fp8debug.hooks.backends.transformer_engine.wording import dtype_asked
+from fp8debug.hooks.dtypes import dtype_word
 
 _RESULTS = ("y", "dx", "dw")
 
@@ -28,7 +29,7 @@ def dtype_asked_of(module: nn.Module, meta: Any, tensor: str) -> str | None:
     if isinstance(meta, Mapping):
         return dtype_asked(meta.get("recipe"), tensor)
     activation = getattr(module, "activation_dtype", None)
-    return None if activation is None else str(activation).removeprefix("torch.")
+    return None if activation is None else dtype_word(activation)
 
 
 def rows_of_experts(watched: Watched, given: Any) -> list[int] | None:

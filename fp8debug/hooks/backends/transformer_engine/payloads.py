@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from fp8debug.formats import E2M1, E4M3, E5M2, Format
+from fp8debug.hooks.dtypes import FP8
 from fp8debug.hooks.observed import Payload
 
-_TORCH_DTYPES = {E4M3.name: torch.float8_e4m3fn, E5M2.name: torch.float8_e5m2}
 _E8M0_BIAS = 127
 
 
@@ -126,7 +126,7 @@ def _require_plain_scales(tensor: Any) -> None:
 
 
 def _codes(data: torch.Tensor, fmt: Format) -> torch.Tensor:
-    return data.detach().contiguous().view(_TORCH_DTYPES[fmt.name])
+    return data.detach().contiguous().view(FP8[fmt.name])
 
 
 def _e8m0(codes: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fp8debug.errors import Fp8DebugError
 from fp8debug.formats import E2M1, E4M3, E5M2, ELEMENT_FORMATS, Format
+from fp8debug.hooks.dtypes import WORDS
 from fp8debug.recipes import CurrentScaling, DelayedScaling
 
 _BY_CLASS = {
@@ -13,7 +14,6 @@ _BY_CLASS = {
     "Float8BlockScaling": "block",
     "NVFP4BlockScaling": "nvfp4",
 }
-_DTYPE_WORDS = {E4M3.name: "float8_e4m3fn", E5M2.name: "float8_e5m2", E2M1.name: "float4_e2m1fn_x2"}
 
 
 def delayed_recipe(recipe: Any) -> DelayedScaling | None:
@@ -61,8 +61,8 @@ def format_asked(recipe: Any, tensor: str) -> Format:
 
 
 def dtype_asked(recipe: Any, tensor: str) -> str:
-    """torch's word for that format."""
-    return _DTYPE_WORDS[format_asked(recipe, tensor).name]
+    """That format as the columns have it."""
+    return WORDS[format_asked(recipe, tensor).name]
 
 
 def _format_word(recipe: Any) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fp8debug.hooks.dtypes import FP8_DTYPES
 from fp8debug.hooks.measure import checksum, codes, layout
 from fp8debug.hooks.measure.counting import numpy_placed
 from fp8debug.hooks.measure.engine import Counted
@@ -50,7 +51,7 @@ class TorchEngine:
             return EMPTY
         with torch.no_grad():
             values = t.detach()
-            if way.counted in codes.FP8_DTYPES:  # has no reductions in torch
+            if way.counted in FP8_DTYPES:  # has no reductions in torch
                 return codes.health_of_codes(dense_counts(values.cpu(), way), way.counted)
             read_as = way.source if way.health_of_source else way.counted
             low, high = torch.aminmax(values)
