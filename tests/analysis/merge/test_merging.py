@@ -239,6 +239,32 @@ def test_a_rank_that_stops_leaves_the_history_incomplete(
         assert last == {"step": 3}
 
 
+@pytest.mark.parametrize(
+    ("stopped", "after"),
+    [
+        ({"layers_stopped": ["fc"], "tensors_stopped": []}, "history_incomplete"),
+        ({"layers_stopped": [], "tensors_stopped": ["x"]}, "history_incomplete"),
+        ({"layers_stopped": ["other"], "tensors_stopped": ["dy"]}, "ok"),
+    ],
+)
+def test_a_pause_that_was_asked_for_leaves_the_history_incomplete(
+    stopped: dict[str, list[str]], after: str, new_ranks: Callable[..., Any], synthetic_run: ModuleType
+) -> None:
+    """fp8debug control left the operand out of steps 2 and 3: no history knows the amaxes of these."""
+    rng = np.random.default_rng(6)
+    changes = [
+        {"serial": 1, "step": 1, **stopped},
+        {"serial": 2, "step": 3, "layers_stopped": [], "tensors_stopped": []},
+    ]
+    written = new_ranks(2, segments=[{"segment": 0, "changes": changes}])
+    for step in (0, 1, 4, 5):
+        written.give("fc", "x", {r: bf16(synthetic_run, rng, 1.0, (8, 8)) for r in range(2)}, step=step)
+    with open_run(written.write()) as run:
+        assert run.sql("select step, status from group_scales order by step").fetchall() == [
+            (0, "warmup"), (1, "ok"), (4, after), (5, after)
+        ]  # fmt: skip
+
+
 def test_the_lowest_replica_present_stands_for_a_missing_one(new_ranks: Callable[..., Any]) -> None:
     written = new_ranks(4)
     w = np.arange(16, dtype=np.float32)
