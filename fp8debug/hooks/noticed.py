@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fp8debug.hooks.dtypes import dtype_word
 from fp8debug.hooks.measurement import Measurement
@@ -19,8 +19,13 @@ class Noticed:
         self._asked_low: dict[str, tuple[str, str]] = {}
         self._ran_low: set[str] = set()
 
-    def look(self, taken: Measurement) -> Iterator[tuple[str, str]]:
+    def look(self, taken: Measurement) -> Sequence[tuple[str, str]]:
         """Events about one record: (kind, message)."""
+        if taken.counted is None and not taken.health.has_nonfinite:  # nearly every record
+            return ()
+        return [*self._look(taken)]
+
+    def _look(self, taken: Measurement) -> Iterator[tuple[str, str]]:
         moment, row = taken.moment, taken.nonfinite_rows[1]
         if taken.health.has_nonfinite and moment.pass_ != "eval" and not self._nonfinite_told:
             self._nonfinite_told = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 from fp8debug.hooks.backends.base import FoundLayer
@@ -39,6 +38,8 @@ class Observation:
         self.plan = plan
         """What is taken; may be replaced between two steps."""
         self.clock = clock
+        self.tensors = frozenset(plan.options.tensors)
+        """Which tensors are wanted."""
         self.active = False
         self.fail = fail
         self.skipped: dict[str, dict[str, None]] = {}
@@ -56,11 +57,8 @@ class Observation:
         """What held before that step."""
         self._left_out: frozenset[str] = frozenset()
         self._raw_step: int | None = None
-
-    @property
-    def tensors(self) -> frozenset[str]:
-        """Which tensors are wanted."""
-        return frozenset(self.plan.options.tensors)
+        self._asked: tuple[int, bool, bool] | None = None
+        """Of the latest step that was asked about: whether it is scheduled, whether raw values are dumped."""
 
     @property
     def attention(self) -> bool:
@@ -92,9 +90,11 @@ class Observation:
             raw_step: step whose raw values are dumped once; it is sampled too.
         """
         before, self.plan = self.plan, plan
+        self.tensors = frozenset(plan.options.tensors)
         self._former = (from_step, before.schedule)
         self._left_out = left_out
         self._raw_step = raw_step if raw_step is not None else self._raw_step
+        self._asked = None
         if plan.options.detail != before.options.detail or plan.options.tensors != before.options.tensors:
             self._recorder.set_details(plan.recipes, plan.options.detail)
             self.drop()
@@ -102,7 +102,7 @@ class Observation:
 
     def is_scheduled(self, step: int) -> bool:
         """Whether what is taken in `step` is written, whatever happens."""
-        return self._schedule_of(step).sampled(step) or step == self._raw_step
+        return self._asked_of(step)[1]
 
     def takes(self, layer: str) -> bool:
         """Whether the layer is to be recorded."""
@@ -113,12 +113,13 @@ class Observation:
         moment = seen.moment
         if seen.layer in self._left_out:
             return
-        scheduled, raw = self.is_scheduled(moment.step), self._is_raw(moment.step)
+        _, scheduled, raw = self._asked_of(moment.step)
         if self._is_aside(moment) and (moment.call or not scheduled):
             return
-        started_s, sampled = time.perf_counter(), self.is_sampled(moment.step)
-        if not seen.framework:
-            seen = replace(seen, framework=self._emulated_scales(seen.layer, seen.tensor))
+        sampled = scheduled or self._flight is not None
+        started_s = 0.0 if self._flight is None else time.perf_counter()
+        if not seen.framework and (emulated := self._emulated_scales(seen.layer, seen.tensor)):
+            seen = seen._replace(framework=emulated)
         facts = self._recorder.record(seen, sampled=sampled, raw=raw)
         if facts is not None and self._probe is not None and seen.layer not in self._not_probed:
             self._probe.observe(seen, facts)
@@ -191,8 +192,12 @@ class Observation:
     def _schedule_of(self, step: int) -> Schedule:
         return self._former[1] if self._former is not None and step < self._former[0] else self.plan.schedule
 
-    def _is_raw(self, step: int) -> bool:
-        return step == self._raw_step or self._schedule_of(step).raw(step)
+    def _asked_of(self, step: int) -> tuple[int, bool, bool]:
+        """Step, whether it is scheduled, whether raw values are dumped; kept, since every tensor of a step asks."""
+        if self._asked is None or self._asked[0] != step:
+            schedule, is_raw = self._schedule_of(step), step == self._raw_step
+            self._asked = step, schedule.sampled(step) or is_raw, schedule.raw(step) or is_raw
+        return self._asked
 
     def _is_aside(self, moment: Moment) -> bool:
         """Whether this pass is beside what the run is about."""

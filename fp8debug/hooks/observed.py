@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -40,8 +39,7 @@ class Payload(NamedTuple):
     """The framework's own state of this operand, where it has any."""
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(NamedTuple):
     """One tensor as a hook sees it; it may change as soon as the observer returns."""
 
     layer: str

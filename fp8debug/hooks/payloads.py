@@ -19,7 +19,6 @@ from fp8debug.hooks.measure.engine import Counted, Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health
 from fp8debug.hooks.observed import Observed, Payload
 from fp8debug.hooks.scalars import Numbers, Scalar, as_numbers, as_scalar
-from fp8debug.hooks.transforms import unwrapped
 from fp8debug.metrics import ErrorSums
 from fp8debug.recipes import scale_inv
 from fp8debug.replay import ScaleInForce
@@ -57,11 +56,10 @@ class PayloadFacts(NamedTuple):
         return ScaleInForce(self.recipe, self.fmt, False, scale_inv(inverse), inverse, *nothing, "ok")
 
 
-def payload_of(seen: Observed) -> Payload | None:
-    """The payload of what was seen: also where its value is nothing but codes of a known dtype, without a scale."""
-    if seen.payload is not None:
+def payload_of(seen: Observed, value: torch.Tensor) -> Payload | None:
+    """The payload of what was seen: also where its `value`, unwrapped, is nothing but codes of a known dtype."""
+    if seen.payload is not None or value.dtype.itemsize > 1:
         return seen.payload
-    value = unwrapped(seen.value)
     fmt = format_of(value.dtype) if value.dtype in FP8_DTYPES else None
     return None if fmt is None else Payload(value, fmt, float("nan"), "")
 

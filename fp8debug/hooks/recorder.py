@@ -87,7 +87,7 @@ class Recorder:
         with self._lock, outside_transforms():
             value = unwrapped(seen.value).detach()
             self.fired.add(seen.layer)
-            payload = payload_of(seen)
+            payload = payload_of(seen, value)
             self.noticed.precision(seen, has_payload=payload is not None)
             alone = payload is not None and is_codes(value)
             known = None
@@ -105,14 +105,15 @@ class Recorder:
     ) -> Facts | None:
         seq = self._next_seq()
         try:
-            taken = self._measure(seq, seen, value, sampled)
+            taken = self._measure(seq, seen, value, sampled, payload)
         except UnsupportedDtype as error:
             self._add_unsupported(seq, seen, str(error))
             return None
         facts, moment = None, seen.moment
         at_once = sampled and self._has_details and moment.microbatch == 0 and self.takes_details(moment)
         at_once = at_once and not is_replica(seen.placement, self._rank)
-        taken = taken._replace(payload=payload, detailed=at_once, classes=self._classes(taken, value))
+        if sampled:
+            taken = taken._replace(detailed=at_once, classes=self._classes(taken, value))
         self._tell(taken)
         if at_once or (taken.counted is not None and taken.counted.approx is not None):
             in_force = self._rows.add_now(taken, value)
@@ -260,7 +261,9 @@ class Recorder:
         with self._lock:
             return self._rows.take_batch()
 
-    def _measure(self, seq: int, seen: Observed, value: torch.Tensor, sampled: bool) -> Measurement:
+    def _measure(
+        self, seq: int, seen: Observed, value: torch.Tensor, sampled: bool, payload: PayloadFacts | None
+    ) -> Measurement:
         if sampled:
             counted = self._engine.count(value, seen.gemm_dtype)
             health = counted.health
@@ -282,6 +285,7 @@ class Recorder:
             seen.framework,
             seen.precision_asked,
             seen.placement,
+            payload=payload,
         )
 
     def _add_values(self, seq: int, seen: Observed, value: torch.Tensor) -> None:

@@ -8,7 +8,6 @@ else: no other code of the training runs inside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -84,7 +83,7 @@ class WithPayloads:
         quantised = None if mode is None else mode.seen.get(seen.tensor)
         shape = seen.value.shape
         payload = None if quantised is None else payload_of(quantised, seen.tensor, shape, self._power_of_two)
-        return seen if payload is None else replace(seen, payload=payload)
+        return seen if payload is None else seen._replace(payload=payload)
 
 
 class PayloadHooks(ModuleHook):

@@ -43,6 +43,7 @@ class Route:
         return "bf16" if self.health_of_source else None
 
 
+@functools.cache  # every tensor of a step asks
 def route(dtype: torch.dtype, gemm_dtype: torch.dtype) -> Route:
     """Say how a tensor of `dtype` is measured that a GEMM reads as `gemm_dtype`.
 
