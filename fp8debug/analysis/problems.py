@@ -16,7 +16,8 @@ class Problem:
     """One thing a person should know before trusting the rest."""
 
     kind: str
-    """The event's kind, or: bad_file, missing_tensor, missing_rank, replicas_differ, nonfinite, status."""
+    """The event's kind, or: bad_file, missing_tensor, evaluation_only, no_tokens, missing_rank, replicas_differ,
+    nonfinite, status."""
     message: str
     count: int = 1
     """How often it was reported."""
@@ -42,7 +43,13 @@ _WHY_NOT = {
     "v": _NO_STATE,
 }
 
-_SEEN = "select distinct layer, tensor from records order by all"
+_SEEN = """
+select layer, tensor, bool_and(pass = 'eval'), bool_and(status = 'no_tokens')
+from records
+group by layer, tensor
+"""
+_OF_CACHES = ("key", "value")
+"""Kept under the name of the attention itself, which has nothing else."""
 
 
 def problems(run: Run, facts: RunFacts, health: Health, ranks: RankFacts | None) -> tuple[Problem, ...]:
@@ -90,12 +97,27 @@ def _of_ranks(ranks: RankFacts | None) -> Iterator[Problem]:
 def _missing(run: Run) -> Iterator[Problem]:
     """Tensors that should be there and are not."""
     seen = run.sql(_SEEN).fetchall()
-    layers = {layer for layer, _ in seen}
     manifest = run.manifest
     serves = bool(manifest.options.get("inference"))
-    expected = [t for t in manifest.tensors if not (serves and t in ("dy", "dx", "dw"))]
-    for tensor in expected:
-        without = sorted(layers - {layer for layer, name in seen if name == tensor})
+    layers = {layer for layer, *_ in seen}
+    evaluated = set() if serves else layers - {layer for layer, _, only_evaluated, _ in seen if not only_evaluated}
+    idle = layers - evaluated - {layer for layer, _, _, no_tokens in seen if not no_tokens}
+    for kind, names, what in (
+        ("evaluation_only", evaluated, "ran in evaluation only, as a teacher does: recorded, not judged"),
+        ("no_tokens", idle, "no token reached it, as an expert that is never chosen"),
+    ):
+        if names:
+            yield Problem(kind, f"{some(sorted(names))}: {what}")
+    caches = {layer for layer, tensor, *_ in seen if tensor in _OF_CACHES}
+    without_weight = caches | {layer.info.name for layer in run.layers if layer.info.kind == "attention"}
+    for tensor in manifest.tensors:
+        if serves and tensor in ("dy", "dx", "dw"):
+            continue
+        if tensor in _OF_CACHES:
+            having = caches or layers
+        else:
+            having = layers - (without_weight if tensor in ("m", "v") else caches)
+        without = sorted(having - evaluated - idle - {layer for layer, name, *_ in seen if name == tensor})
         if without:
             yield Problem("missing_tensor", f"no {tensor} was recorded for {some(without)}{_WHY_NOT.get(tensor, '')}")
 
