@@ -15,26 +15,18 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fp8debug.hooks.backends.base import FoundLayer, Observer
-from fp8debug.hooks.backends.placement import WeightPlacements, megatron_placements, placement_of
+from fp8debug.hooks.backends.placement import WeightPlacements
 from fp8debug.hooks.backends.transformer_engine import inspection
 from fp8debug.hooks.backends.transformer_engine.feature import LINK
 from fp8debug.hooks.backends.transformer_engine.gemms import TENSORS, TEGemm, te_gemms, te_kind
 from fp8debug.hooks.backends.transformer_engine.module_hooks import AfterForward, BeforeForward, OnGradient
-from fp8debug.hooks.backends.transformer_engine.operands import (
-    dtype_asked_of,
-    rows_of_experts,
-    state_of,
-    visible_operands,
-)
+from fp8debug.hooks.backends.transformer_engine.operands import rows_of_experts, visible_operands
 from fp8debug.hooks.backends.transformer_engine.passes import Pass, Watched
-from fp8debug.hooks.backends.transformer_engine.payloads import UnknownLayout, is_quantized, payload_of
-from fp8debug.hooks.backends.transformer_engine.wording import recipe_text
-from fp8debug.hooks.observed import LOCAL, Observed, Payload, Placement
+from fp8debug.hooks.backends.transformer_engine.reporting import Operand, Reporter
 from fp8debug.hooks.transforms import has_data
 
 _LONGEST_SLEEP = 64
 """Steps after which Transformer Engine asks again at the latest."""
-_MEGATRON_KINDS = {"column": "ColumnParallelLinear", "row": "RowParallelLinear"}
 
 
 class TransformerEngineBackend:
@@ -42,15 +34,14 @@ class TransformerEngineBackend:
 
     def __init__(self) -> None:
         self._observer: Observer | None = None
+        self._reporter = Reporter()
         self._watched: dict[int, Watched] = {}
         self._handles: dict[int, list[RemovableHandle]] = {}
         self._names: dict[str, tuple[Watched, TEGemm]] = {}
         self._joined: set[str] = set()
-        self._weights: dict[int, WeightPlacements] = {}
         self._modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
         self._microbatch: tuple[int, int] | None = None
         self._before: tuple[int, int] | None = None
-        self._said: set[tuple[str, ...]] = set()
         self._problem: str | None = None
         self._next: tuple[int, int] = (-1, 0)
 
@@ -69,8 +60,7 @@ class TransformerEngineBackend:
                 continue
             if self._modules.get(key) is not module:  # new, or at the address of one that is gone
                 self._modules[key] = module
-                watched = self._watched[key] = Watched(module, kind)
-                self._weights[key] = placements
+                watched = self._watched[key] = Watched(module, kind, placements)
                 self._handles[key] = [
                     module.register_forward_pre_hook(BeforeForward(self, watched), prepend=True, with_kwargs=True),
                     module.register_forward_hook(AfterForward(self, watched), prepend=True, with_kwargs=True),
@@ -78,7 +68,8 @@ class TransformerEngineBackend:
             gemm = next(g for g in te_gemms(module, kind) if g.parameter == layer.parameter)
             self._watched[key].layers[gemm] = layer.name
         if self._problem is not None:
-            self._say_once("not_captured", f"{self._problem}: only what goes in and out of modules is seen")
+            message = f"{self._problem}: only what goes in and out of modules is seen"
+            self._reporter.note_once(observer, "not_captured", message)
 
     def detach(self) -> None:
         """Remove our hooks and fall silent. `nvdlfw_inspect` runs on: a module may be between forward and backward."""
@@ -87,7 +78,7 @@ class TransformerEngineBackend:
         for handles in self._handles.values():
             for handle in handles:
                 handle.remove()
-        for kept in (self._handles, self._watched, self._names, self._weights, self._modules):
+        for kept in (self._handles, self._watched, self._names, self._modules):
             kept.clear()
 
     def fail(self, error: Exception) -> None:
@@ -112,7 +103,7 @@ class TransformerEngineBackend:
         watched.begin(moment, sampled=sampled, before=self._before)
         if self._problem is not None:
             return
-        self._bind(module, watched)
+        self._bind(observer, module, watched)
         if inspection.is_own() and inspection.iteration() != moment.step:
             inspection.begin_iteration(moment.step)
         if sampled:
@@ -134,8 +125,9 @@ class TransformerEngineBackend:
             visible = visible_operands(watched, {"x": inputs.get("x"), "y": y}, splits)
             for gemm in tuple(watched.layers):
                 for tensor in ("x", "y"):
-                    self._take_visible(observer, module, watched, gemm, tensor, taken, visible.get((gemm, tensor)))
-                self._take_weight(observer, module, watched, gemm, taken)
+                    operand = Operand(module, watched, gemm, tensor, taken)
+                    self._reporter.take_visible(observer, operand, visible.get((gemm, tensor)))
+                self._reporter.take_weight(observer, Operand(module, watched, gemm, "w", taken))
         if y.requires_grad and taken.moment.pass_ != "eval":
             y.register_hook(OnGradient(self, module, watched, taken, splits))
 
@@ -152,66 +144,19 @@ class TransformerEngineBackend:
         observer.clock.backward()
         watched.backward = taken
         if taken.debugged:
-            self._bind(module, watched)  # of two modules of one name the other may have run since
+            self._bind(observer, module, watched)  # of two modules of one name the other may have run since
             return
         visible = visible_operands(watched, {"dy": gradient}, splits)
         for gemm in tuple(watched.layers):
-            self._take_visible(observer, module, watched, gemm, "dy", taken, visible.get((gemm, "dy")))
+            operand = Operand(module, watched, gemm, "dy", taken)
+            self._reporter.take_visible(observer, operand, visible.get((gemm, "dy")))
 
-    def leave(self, watched: Watched) -> None:
+    def leave(self, observer: Observer, watched: Watched) -> None:
         """A module is captured in a CUDA graph: take nothing, and have the debug API told that nothing is wanted."""
         watched.forward = None
         message = "captured in a CUDA graph, whose replays cannot be seen"
         for layer in watched.layers.values():
-            self._say_once("not_captured", message, layer)
-
-    def _take_visible(
-        self,
-        observer: Observer,
-        module: nn.Module,
-        watched: Watched,
-        gemm: TEGemm,
-        tensor: str,
-        taken: Pass,
-        value: torch.Tensor | None,
-    ) -> None:
-        layer = watched.layers[gemm]
-        if tensor not in observer.tensors or not observer.takes(layer) or (layer, tensor) in taken.seen:
-            return
-        taken.seen.add((layer, tensor))
-        if isinstance(value, torch.Tensor) and not is_quantized(value):
-            self._report(observer, module, watched, gemm, tensor, taken, value)
-        elif tensor != "y":
-            self._miss(observer, module, watched, gemm, tensor, taken)
-
-    def _take_weight(self, observer: Observer, module: nn.Module, watched: Watched, gemm: TEGemm, taken: Pass) -> None:
-        layer, weight = watched.layers[gemm], module._parameters.get(gemm.parameter)
-        if "w" not in observer.tensors or not observer.takes(layer) or not observer.wants_weight(layer, taken.moment):
-            return
-        if weight is not None and not is_quantized(weight):
-            self._report(observer, module, watched, gemm, "w", taken, weight)
-        elif weight is not None and taken.sampled:
-            self._report(observer, module, watched, gemm, "w", taken, None, weight, getattr(weight, "_quantizer", None))
-        else:
-            self._miss(observer, module, watched, gemm, "w", taken)
-
-    def _miss(
-        self, observer: Observer, module: nn.Module, watched: Watched, gemm: TEGemm, tensor: str, taken: Pass
-    ) -> None:
-        """A tensor that only the debug API could show."""
-        moment = taken.key(tensor)
-        if moment.pass_ in ("eval", "recompute"):
-            return
-        layer, scales = watched.layers[gemm], watched.scales(state_of(module), gemm, tensor, taken)
-        collected = scales.collected_amax if scales is not None and tensor != "dy" else None
-        observer.miss(layer, tensor, moment, scales or (), collected)
-        if taken.sampled:
-            self._say_once("not_captured", f"it exists only inside {watched.kind}: not recorded", layer, tensor)
-        elif collected is None:
-            message = (
-                f"between sampled steps nothing of it is seen, inside {watched.kind}: simulated histories have gaps"
-            )
-            self._say_once("history_absent", message, layer, tensor)
+            self._reporter.note_once(observer, "not_captured", message, layer)
 
     # -- what the debug API shows -------------------------------------------------------------------------------
 
@@ -237,79 +182,15 @@ class TransformerEngineBackend:
         if observer is None or found is None:
             return
         watched, gemm = found
-        layer, word, module = watched.layers.get(gemm), TENSORS.get(tensor_name), self._modules.get(watched.key)
+        word, module = TENSORS.get(tensor_name), self._modules.get(watched.key)
         taken = watched.backward if word in ("dy", "dx", "dw") else watched.forward
-        if layer is None or word is None or module is None or taken is None or not taken.debugged:
+        if gemm not in watched.layers or word is None or module is None or taken is None or not taken.debugged:
             return
-        if word not in observer.tensors or not observer.takes(layer) or (layer, word) in taken.seen:
-            return
-        taken.seen.add((layer, word))
-        if word == "w" and not observer.wants_weight(layer, taken.moment):
-            return
-        self._report(observer, module, watched, gemm, word, taken, tensor, quantized, quantizer)
-
-    def _report(
-        self,
-        observer: Observer,
-        module: nn.Module,
-        watched: Watched,
-        gemm: TEGemm,
-        tensor: str,
-        taken: Pass,
-        value: torch.Tensor | None,
-        quantized: Any = None,
-        quantizer: Any = None,
-    ) -> None:
-        layer, meta = watched.layers[gemm], state_of(module)
-        payload = self._payload(meta, layer, tensor, quantized, quantizer)
-        if value is None and payload is None:
-            return
-        shown = value if value is not None else payload.codes  # type: ignore[union-attr]
-        activation = getattr(module, "activation_dtype", None)
-        gemm_dtype = shown.dtype if value is not None or activation is None else activation
-        local, placement = self._place(module, watched, gemm, tensor, taken, shown)
-        observer.observe(
-            Observed(
-                layer,
-                tensor,
-                local,
-                gemm_dtype,
-                taken.key(tensor),
-                framework=watched.scales(meta, gemm, tensor, taken) or (),
-                precision_asked=dtype_asked_of(module, meta, tensor) if taken.debugged or payload is not None else None,
-                placement=placement,
-                payload=payload,
-            )
-        )
-
-    def _payload(self, meta: Any, layer: str, tensor: str, quantized: Any, quantizer: Any) -> Payload | None:
-        if not is_quantized(quantized):
-            return None
-        recipe = meta.get("recipe") if isinstance(meta, Mapping) else None
-        try:
-            return payload_of(quantized, recipe_text(recipe, quantizer))
-        except UnknownLayout as error:
-            self._say_once("not_captured", f"what its GEMM read is not recorded: {error}", layer, tensor)
-            return None
-
-    def _place(
-        self, module: nn.Module, watched: Watched, gemm: TEGemm, tensor: str, taken: Pass, value: torch.Tensor
-    ) -> tuple[torch.Tensor, Placement]:
-        mode = getattr(module, "parallel_mode", None)
-        if watched.kind == "LayerNormMLP" and getattr(module, "set_parallel_mode", False):
-            mode = "row" if gemm.place else "column"
-        inner = LOCAL
-        if mode in _MEGATRON_KINDS and int(getattr(module, "tp_size", 1)) > 1:
-            inner = megatron_placements(module, _MEGATRON_KINDS[mode], value.dim()).get(tensor, LOCAL)
-        local, placement = placement_of(value, inner)
-        weight = module._parameters.get(gemm.parameter)
-        if tensor == "w" and weight is not None:
-            placement = self._weights[watched.key].of(module, gemm.parameter, weight, placement, taken.moment.step)
-        return local, placement
+        self._reporter.take_shown(observer, Operand(module, watched, gemm, word, taken), tensor, quantized, quantizer)
 
     # -- small change -------------------------------------------------------------------------------------------
 
-    def _bind(self, module: nn.Module, watched: Watched) -> None:
+    def _bind(self, observer: Observer, module: nn.Module, watched: Watched) -> None:
         """Let the module's present name lead to it: names may be given late, and twice."""
         name = getattr(module, "name", None)
         for gemm in watched.layers if isinstance(name, str) else ():
@@ -320,7 +201,8 @@ class TransformerEngineBackend:
                 try:
                     inspection.join(te_name)
                 except ValueError as error:
-                    self._say_once("not_captured", f"not added to your nvdlfw-inspect config: {error}", te_name)
+                    message = f"not added to your nvdlfw-inspect config: {error}"
+                    self._reporter.note_once(observer, "not_captured", message, te_name)
 
     def _sleep(self, observer: Observer, step: int) -> int:
         """Steps until the next sampled one, as the schedule is now."""
@@ -329,11 +211,6 @@ class TransformerEngineBackend:
             distance = next((d for d in range(1, _LONGEST_SLEEP) if observer.is_sampled(step + d)), _LONGEST_SLEEP)
             self._next = step, distance
         return distance
-
-    def _say_once(self, kind: str, message: str, *where: str) -> None:
-        if (kind, message, *where) not in self._said and self._observer is not None:
-            self._said.add((kind, message, *where))
-            self._observer.note(kind, message, *where)
 
 
 def _wake(module: nn.Module) -> None:

@@ -27,10 +27,9 @@ class _Hook(ModuleHook):
         if observer is None or torch.compiler.is_compiling():
             return
         try:
-            if (
-                torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-            ):  # what a CUDA graph replays calls no hook
-                self._backend.leave(self._watched)
+            # What a CUDA graph replays calls no hook.
+            if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+                self._backend.leave(observer, self._watched)
             else:
                 action(observer, *args)
         except Exception as error:  # ours, never the training's

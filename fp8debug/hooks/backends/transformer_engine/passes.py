@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from fp8debug.hooks.backends.placement import WeightPlacements
 from fp8debug.hooks.backends.transformer_engine.gemms import TEGemm
 from fp8debug.hooks.backends.transformer_engine.scaling_state import (
     FrameworkScales,
@@ -42,8 +43,10 @@ class Pass:
 class Watched:
     """A module that is watched, known by its address alone."""
 
-    def __init__(self, module: nn.Module, kind: str) -> None:
+    def __init__(self, module: nn.Module, kind: str, placements: WeightPlacements) -> None:
         self.kind = kind
+        self.placements = placements
+        """Of weights, in the model that the module was found in."""
         self.key = id(module)
         self.layers: dict[TEGemm, str] = {}
         """GEMMs that are recorded → our names of them."""

@@ -110,12 +110,12 @@ def test_answers_of_older_versions(api: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_training_goes_on(te: Any, attach: Attach, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error in the middle of a debugged forward: the session is disabled, that step and the others are computed."""
-    from fp8debug.hooks.backends.transformer_engine import TransformerEngineBackend
+    from fp8debug.hooks.backends.transformer_engine.reporting import Reporter
 
     def broken(*args: Any) -> None:
         raise AttributeError("no such attribute in this version")
 
-    monkeypatch.setattr(TransformerEngineBackend, "_report", broken)
+    monkeypatch.setattr(Reporter, "_report", broken)
     torch.manual_seed(0)
     model = nn.Sequential(te.Linear(64, 64), te.LayerNormLinear(64, 64))
     with attach(model) as session:
