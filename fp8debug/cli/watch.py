@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fp8debug.cli.exit_codes import ExitCode
 from fp8debug.cli.launch import PARENT
 from fp8debug.cli.ranks import ranks_lines
+from fp8debug.cli.render.wording import count
 from fp8debug.cli.runner import hide_own_frames
 from fp8debug.cli.targets import NotRunnable
 from fp8debug.cli.termination import saving_on_sigterm
@@ -187,7 +188,7 @@ def _last_lines(summary: CloseSummary | None, *, why_nothing: str, rank: int, is
     lines = [f"{who}warning: {problem}" for problem in problems]
     if rank == 0 and not is_launched:
         lines += [
-            f"{who}recorded {summary.n_records:,} tensors in {summary.n_steps:,} steps: {summary.run_path}",
+            f"{who}recorded {summary.n_records:,} tensors in {count(summary.n_steps, 'step')}: {summary.run_path}",
             f"{who}next: fp8debug report {shlex.quote(str(summary.run_path))}",
         ]
     return lines

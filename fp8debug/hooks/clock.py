@@ -43,6 +43,8 @@ class Clock:
         self.microbatch = 0
         self.serves = False
         """Whether a step is a forward of the model, in whatever mode."""
+        self.n_unended = 0
+        """Micro-batches at the end of the run that neither an optimizer step nor a call made a step of."""
         self._on_step_end = on_step_end
         self._manual = False
         self._stepped = False
@@ -115,6 +117,7 @@ class Clock:
     def close(self) -> None:
         """The run is over: end the step that is open, if anything was seen in it."""
         if self._forward_seen or (self.serves and self._calls):
+            self.n_unended = 0 if self._stepped or self._manual or self.serves else self.microbatch + 1
             self._end_step()
 
     def _settle(self, told: int | None = None) -> None:

@@ -20,7 +20,13 @@ def note_unmatched(observation: Observation, roster: Roster, recorder: Recorder)
 
 
 def note_missing(
-    observation: Observation, roster: Roster, recorder: Recorder, *, n_steps: int, optimizer_stepped: bool
+    observation: Observation,
+    roster: Roster,
+    recorder: Recorder,
+    *,
+    n_steps: int,
+    n_unended: int,
+    optimizer_stepped: bool,
 ) -> list[str]:
     """Keep what is missing once the run is over; returns one line about each kind of it, for the user."""
     if not n_steps:
@@ -30,6 +36,12 @@ def note_missing(
     if optimizer_stepped and not n_steps and fired and not skipped:
         text = "the optimizer stepped, but every forward was in evaluation mode: call model.train() to record steps"
         recorder.event("evaluation_only", text, step=None)
+        lines.append(text)
+    if n_steps == 1 and n_unended > 1 and not optimizer_stepped:
+        text = (
+            f"no optimizer stepped, so {n_unended} micro-batches count as one step: call session.step() after each step"
+        )
+        recorder.event("assumption", text, step=None)
         lines.append(text)
     if recorder.masks.n_given and not recorder.masks.n_used:
         lines.append("session.mask was given masks, but none had as many elements as a tensor had rows")

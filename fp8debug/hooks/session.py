@@ -284,7 +284,8 @@ class Session:
     def _note_what_is_missing(self) -> None:
         self._problems += note_missing(
             self._observation, self._roster, self._recorder,
-            n_steps=self._description.n_steps, optimizer_stepped=self.watch.n_optimizer_steps > 0,
+            n_steps=self._description.n_steps, n_unended=self.clock.n_unended,
+            optimizer_stepped=self.watch.n_optimizer_steps > 0,
         )  # fmt: skip
 
     def _stop_watching(self) -> None:
