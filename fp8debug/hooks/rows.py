@@ -59,9 +59,10 @@ class RowMaker:
     def add_later(self, taken: Measurement) -> None:
         """Keep a measurement until `catch_up`."""
         self._waiting.append(taken)
-        for counted in (taken.counted, *(part.taken.counted for part in taken.classes)):
-            if counted is not None:
-                self._waiting_bytes += counted.values.nbytes + counted.counts.nbytes
+        if taken.counted is not None:
+            for counted in (taken.counted, *(part.taken.counted for part in taken.classes)):
+                if counted is not None:
+                    self._waiting_bytes += counted.values.nbytes + counted.counts.nbytes
 
     def add_missed(self, missed: Missed) -> None:
         """Keep, in its place, a pass that histories must know of."""

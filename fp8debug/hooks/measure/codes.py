@@ -6,6 +6,7 @@ A *code* is the bit pattern of an element as an unsigned integer: 16 bits for BF
 from __future__ import annotations
 
 import functools
+import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,8 @@ from fp8debug.hooks.measure.health import Health
 
 INFINITY = {torch.bfloat16: 0x7F80, torch.float16: 0x7C00, torch.float32: 0x7F800000}
 """Code of +Inf; larger magnitudes are NaN, smaller ones finite."""
+
+_PATTERN, _FLOAT = struct.Struct("=I"), struct.Struct("=f")
 
 ROUNDING_LIMITS = {torch.bfloat16: (0x8000, 0x7F7F8000), torch.float16: (0x33000000, 0x477FF000)}
 """FP32 patterns: the largest that rounds to zero, the smallest that rounds to infinity."""
@@ -86,7 +89,8 @@ def values_of(codes: npt.NDArray[np.uint16], dtype: torch.dtype) -> npt.NDArray[
 def value_of(code: int, dtype: torch.dtype) -> float:
     """Value of a code of BF16, FP16 or FP32."""
     if dtype is torch.float32:
-        return float(np.uint32(code).view(np.float32))
+        value: float = _FLOAT.unpack(_PATTERN.pack(code))[0]  # four times as fast as by numpy's scalars
+        return value
     return float(code_table(dtype).values[code])
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(NamedTuple):
     """Counts and extremes of one tensor. None in a field: not measured by the engine that made it."""
 
     n: int
@@ -33,7 +32,7 @@ class Health:
     @property
     def has_nonfinite(self) -> bool:
         """Whether any element is NaN or Inf."""
-        return self.n_nonfinite > 0
+        return bool(self.n_nan or self.n_posinf or self.n_neginf)
 
 
 EMPTY = Health(n=0, n_zero=0, n_neg_zero=0, n_nan=0, n_posinf=0, n_neginf=0, amin=None, amax=0.0)

@@ -12,9 +12,6 @@ import torch
 BLOCK = 1 << 22
 """Elements copied at once of a tensor that is not contiguous."""
 
-_UNSIGNED = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
-_TYPES = {torch.uint8: "=u1", torch.uint16: "=u2", torch.uint32: "=u4", torch.float32: "=f4"}
-
 
 def storage_order(t: torch.Tensor) -> torch.Tensor:
     """Return `t` with its dimensions in memory order, so that a transposed tensor is contiguous again."""
@@ -48,28 +45,27 @@ class _Memory:
 
     __slots__ = ("__array_interface__", "_tensor")
 
-    def __init__(self, t: torch.Tensor) -> None:
+    def __init__(self, t: torch.Tensor, numpy_type: str, shape: tuple[int, ...]) -> None:
         self._tensor = t
-        memory = (t.data_ptr(), False)
-        self.__array_interface__ = {"version": 3, "data": memory, "typestr": _TYPES[t.dtype], "shape": tuple(t.shape)}
+        self.__array_interface__ = {"version": 3, "data": (t.data_ptr(), False), "typestr": numpy_type, "shape": shape}
 
 
 def as_array(t: torch.Tensor) -> npt.NDArray[Any]:
     """Return the elements of a CPU tensor, memory shared.
 
-    Not by `t.numpy()`, which forbids ever after to resize the storage: FSDP2 does that to the weights it gathers. Not
-    by DLPack either where it can be helped: it takes three times as long, which is much for every tensor of a step.
+    Not by `t.numpy()`, which forbids ever after to resize the storage: FSDP2 does that to the weights it gathers. Nor
+    by DLPack where it can be helped: it takes three times as long, which tells when every tensor of a step comes here.
     """
-    if t.dtype in _TYPES and t.numel() and t.is_contiguous():
-        return np.asarray(_Memory(t))
+    if t.dtype is torch.float32 and t.is_contiguous():
+        return np.asarray(_Memory(t, "=f4", tuple(t.shape)))
     return np.from_dlpack(t.detach())
 
 
-def raw_bytes(flat: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """Return the memory of a contiguous CPU vector as bytes, shared with it."""
-    return as_array(flat.view(torch.uint8))
+def raw_bytes(t: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """Return the memory of a contiguous CPU tensor as bytes, shared with it."""
+    return np.asarray(_Memory(t, "=u1", (t.nbytes,)))
 
 
-def patterns(flat: torch.Tensor) -> npt.NDArray[Any]:
-    """Return the elements of a CPU vector as unsigned integers of their width, shared with it."""
-    return as_array(flat.view(_UNSIGNED[flat.element_size()]))
+def patterns(t: torch.Tensor) -> npt.NDArray[Any]:
+    """Return the elements of a contiguous CPU tensor as a vector of unsigned integers of their width, memory shared."""
+    return np.asarray(_Memory(t, f"=u{t.element_size()}", (t.numel(),)))

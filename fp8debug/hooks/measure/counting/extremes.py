@@ -69,7 +69,7 @@ def health(t: torch.Tensor, way: codes.Route) -> Health:
 def _pieces(t: torch.Tensor, dtype: torch.dtype) -> Iterator[npt.NDArray[Any]]:
     """Yield the patterns of the elements cast to `dtype`, in any order."""
     if t.dtype is dtype and t.is_contiguous():
-        yield layout.patterns(t.view(-1))
+        yield layout.patterns(t)
         return
     for block in layout.flat_blocks(layout.storage_order(t), aligned=False):
         if block.dtype is dtype:
