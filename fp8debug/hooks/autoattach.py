@@ -24,7 +24,7 @@ from fp8debug.hooks.backends import transformer_engine
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.compiled import never_alone
 from fp8debug.hooks.backends.finding import find_layers, gemm_modules
-from fp8debug.hooks.backends.modules import ModuleHook
+from fp8debug.hooks.backends.module_hook import ModuleHook
 from fp8debug.hooks.clock import in_backward
 from fp8debug.hooks.compiler_starts import CompilerStarts
 from fp8debug.hooks.emulate.emulation import explain_nothing

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from fp8debug.hooks.backends.modules import ModuleHook
+from fp8debug.hooks.backends.module_hook import ModuleHook
 from fp8debug.hooks.clock import Clock
 
 

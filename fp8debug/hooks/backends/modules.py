@@ -8,10 +8,9 @@ that it sees the gathered weight before FSDP2's own hook reshards it.
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,11 +18,13 @@ from torch.utils.hooks import RemovableHandle
 
 from fp8debug.hooks.backends.base import FoundLayer, Observer
 from fp8debug.hooks.backends.compiled import GraphWatch, never_alone, watch_input, watch_output
+from fp8debug.hooks.backends.gradients import Gemm, GradientHook, WeightGradientHook
 from fp8debug.hooks.backends.kinds import kind_of
+from fp8debug.hooks.backends.module_hook import ModuleHook
 from fp8debug.hooks.backends.placement import WeightPlacements, megatron_placements, placement_of
 from fp8debug.hooks.backends.precision import high_precision, precision_asked
 from fp8debug.hooks.dtypes import dtype_word
-from fp8debug.hooks.observed import LOCAL, Observed, Placement
+from fp8debug.hooks.observed import LOCAL
 from fp8debug.hooks.transforms import has_data
 from fp8debug.replay import Moment
 
@@ -53,16 +54,6 @@ class ModuleBackend:
     def _release(self, name: str) -> None:
         for handle in self._handles.pop(name, ()):
             handle.remove()
-
-
-class ModuleHook:
-    """A hook that works on this model alone.
-
-    In a copy of the model it does nothing, and a pickled model can be loaded where fp8debug is not installed.
-    """
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return getattr, (contextlib.nullcontext(), "__exit__")  # takes any arguments and returns None
 
 
 class InputIsolation(ModuleHook):
@@ -198,78 +189,6 @@ class ForwardHook(ModuleHook):
         if kind not in self._said:
             self._said.add(kind)
             observer.note(kind, message, self._name, tensor)
-
-
-class Gemm(NamedTuple):
-    """What all records of one tensor of one call have in common."""
-
-    layer: str
-    tensor: str
-    dtype: torch.dtype
-    """What the GEMM ran in."""
-    precision_asked: str | None
-    placement: Placement
-    """Of a tensor that does not say its own."""
-
-    def seen(self, value: torch.Tensor, moment: Moment) -> Observed:
-        """The tensor with the placement that it says itself."""
-        return self.observed(*placement_of(value, self.placement), moment)
-
-    def observed(self, local: torch.Tensor, placement: Placement, moment: Moment) -> Observed:
-        """What this rank holds of the tensor."""
-        return Observed(
-            self.layer,
-            self.tensor,
-            local,
-            self.dtype,
-            moment,
-            precision_asked=self.precision_asked,
-            placement=placement,
-        )
-
-
-class GradientHook:
-    """Tensor hook that reports a gradient under the key of the forward it belongs to."""
-
-    __torch_unserializable__ = True  # saves the warning when somebody saves the tensor
-
-    def __init__(self, observer: Observer, gemm: Gemm, moment: Moment, shape: torch.Size) -> None:
-        self._observer = observer
-        self._gemm = gemm
-        self._moment = moment._replace(pass_="backward")
-        self._shape = shape
-
-    def __call__(self, gradient: torch.Tensor) -> None:
-        observer = self._observer
-        if not observer.active:
-            return
-        try:
-            observer.clock.backward()
-            if self._gemm.tensor in observer.tensors:
-                if gradient.shape != self._shape:  # that of the GEMM's own result
-                    gradient = gradient.view(self._shape)
-                observer.observe(self._gemm.seen(gradient, self._moment))
-        except Exception as error:  # as in ForwardHook
-            observer.fail(error)
-
-
-class WeightGradientHook:
-    """Tensor hook on a weight: reports what one backward adds to its gradient, over all uses of the weight."""
-
-    def __init__(self, observer: Observer, gemm: Gemm, transposed: bool) -> None:
-        self._observer = observer
-        self._gemm = gemm
-        self._transposed = transposed
-
-    def __call__(self, gradient: torch.Tensor) -> None:
-        observer = self._observer
-        if not observer.active:
-            return
-        try:
-            oriented = gradient.detach().t() if self._transposed else gradient
-            observer.observe(self._gemm.seen(oriented, observer.clock.weight_gradient()))
-        except Exception as error:  # as in ForwardHook
-            observer.fail(error)
 
 
 def _input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from fp8debug.errors import some
 from fp8debug.hooks.backends.base import FoundLayer, Observer
 from fp8debug.hooks.backends.finding import find_layers
-from fp8debug.hooks.backends.modules import ModuleHook
+from fp8debug.hooks.backends.module_hook import ModuleHook
 from fp8debug.hooks.clock import in_backward
 from fp8debug.hooks.say import count_layers
 from fp8debug.hooks.transforms import outside_transforms

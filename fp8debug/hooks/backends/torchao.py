@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
 from fp8debug.hooks.backends.base import FoundLayer, Observer
-from fp8debug.hooks.backends.modules import ModuleBackend, ModuleHook
+from fp8debug.hooks.backends.module_hook import ModuleHook
+from fp8debug.hooks.backends.modules import ModuleBackend
 from fp8debug.hooks.dtypes import format_of
 from fp8debug.hooks.observed import Observed, Payload
 from fp8debug.recipes import CurrentScaling, RowWise

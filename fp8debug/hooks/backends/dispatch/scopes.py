@@ -17,7 +17,7 @@ from torch._C import _TorchDispatchModeKey as ModeKey
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 from torch.utils.hooks import RemovableHandle
 
-from fp8debug.hooks.backends.modules import ModuleHook
+from fp8debug.hooks.backends.module_hook import ModuleHook
 
 _autograd: Any = torch.autograd
 _DEVICES = ("cpu", "cuda", "xpu")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fp8debug.hooks.backends.modules import ModuleHook
+from fp8debug.hooks.backends.module_hook import ModuleHook
 from fp8debug.hooks.backends.transformer_engine.passes import Pass, Watched
 
 if TYPE_CHECKING:
