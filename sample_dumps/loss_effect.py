@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
-from examples import finetune_smollm2 as example
+import finetune_smollm2 as example
 
 E4M3_MAX = 448.0
 PATTERNS = (r"\.11\.mlp\.down_proj$", r"\.10\.mlp\.down_proj$", r"layers\.")
