@@ -10,6 +10,7 @@ from fp8debug.hooks.recorder import Recorder
 from fp8debug.hooks.roster import Roster
 
 _MAX_NAMED = 3
+_HIDDEN = "the FP8 operands stay inside a graph of torch.compile: x, w and dy are recorded before the cast, no payload"
 
 
 def note_unmatched(observation: Observation, roster: Roster, recorder: Recorder) -> None:
@@ -51,6 +52,11 @@ def note_missing(
 
 
 def _precision(recorder: Recorder) -> Iterator[str]:
+    hidden = recorder.noticed.hidden_in_graphs()
+    for layer in hidden:
+        recorder.event("not_captured", _HIDDEN, step=None, layer=layer)
+    if hidden:
+        yield f"{some(hidden)}: {_HIDDEN}"
     differs = recorder.noticed.precision_differs()
     for number, (layer, message) in enumerate(differs.items()):
         recorder.event("precision_differs", message, step=None, layer=layer)

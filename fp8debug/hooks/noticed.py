@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fp8debug.hooks.backends.compiled import runs_in_graph
 from fp8debug.hooks.dtypes import dtype_word
 from fp8debug.hooks.measurement import Measurement
 from fp8debug.hooks.observed import Observed
@@ -18,6 +19,7 @@ class Noticed:
         self._nonfinite_told = False
         self._asked_low: dict[str, tuple[str, str]] = {}
         self._ran_low: set[str] = set()
+        self._in_graph: set[str] = set()
 
     def look(self, taken: Measurement) -> Sequence[tuple[str, str]]:
         """Events about one record: (kind, message)."""
@@ -56,11 +58,17 @@ class Noticed:
             self._ran_low.add(seen.layer)
         elif seen.precision_asked is not None and seen.precision_asked.startswith("float8"):
             self._asked_low.setdefault(seen.layer, (seen.precision_asked, dtype_word(seen.gemm_dtype)))
+            if runs_in_graph():
+                self._in_graph.add(seen.layer)
 
     def precision_differs(self) -> dict[str, str]:
         """Layers that were asked to run in FP8 of which nothing in FP8 was seen, each with one sentence."""
         return {
             layer: f"asked to run in {asked}, but its GEMMs read {ran}: neither an FP8 operand nor an FP8 GEMM was seen"
             for layer, (asked, ran) in self._asked_low.items()
-            if layer not in self._ran_low
+            if layer not in self._ran_low | self._in_graph
         }
+
+    def hidden_in_graphs(self) -> list[str]:
+        """Layers asked to run in FP8 whose GEMMs are inside a compiler's graph, where nothing in FP8 can be seen."""
+        return sorted(self._in_graph - self._ran_low)

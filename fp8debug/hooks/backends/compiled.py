@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import warnings
 import weakref
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
@@ -33,6 +34,7 @@ _NOBODY = (0, 0)
 
 _numbers = itertools.count(1)
 _watches: weakref.WeakValueDictionary[int, GraphWatch] = weakref.WeakValueDictionary()
+_running = threading.local()
 _library: torch.library.Library | None = None
 """The operators live as long as it does."""
 
@@ -81,7 +83,7 @@ class GraphWatch:
         if module is None or hook is None:
             return 0
         x, y = _leaf(x, bool(begun)), _leaf(y, has_gradient)
-        with nullcontext() if autocast is None else torch.autocast(x.device.type, autocast):
+        with _in_graph(), nullcontext() if autocast is None else torch.autocast(x.device.type, autocast):
             hook.observe_at_run_time(module, x, _parameter_of(module, weight), y)
         if begun:
             self._wait(begun, x)
@@ -90,8 +92,9 @@ class GraphWatch:
     def gradient(self, ticket: int, value: Tensor) -> int:
         """The gradient that `ticket` stands for has been computed."""
         _, hooks = self._waiting.get(ticket, (0, ()))
-        for hook in hooks:
-            hook(value.detach())
+        with _in_graph():
+            for hook in hooks:
+                hook(value.detach())
         return 0
 
     def _wait(self, ticket: int, leaf: Tensor) -> int:
@@ -100,6 +103,20 @@ class GraphWatch:
             del self._waiting[oldest]
         self._waiting[ticket] = step, tuple((leaf._backward_hooks or {}).values())
         return ticket
+
+
+def runs_in_graph() -> bool:
+    """Whether what is reported on this thread now comes out of a graph, whose own GEMMs nobody can see."""
+    return getattr(_running, "in_graph", False)
+
+
+@contextmanager
+def _in_graph() -> Iterator[None]:
+    _running.in_graph = True
+    try:
+        yield
+    finally:
+        _running.in_graph = False
 
 
 def never_alone(function: Function) -> Function:

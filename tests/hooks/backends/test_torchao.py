@@ -128,3 +128,27 @@ def test_conversion_after_attach(tmp_path: Path, capsys: pytest.CaptureFixture[s
             ("reattached", "2"),
         ]
         assert run.con.execute("select count(*) from payloads").fetchall() == [(20,)]
+
+
+@pytest.mark.captures(
+    case="torchao float8",
+    how="inside torch.compile: operators in the graph",
+    sees="x, w, dy in high precision",
+    limits="no payload: the casts are inside the graph; said, and an event not_captured for each layer",
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_casts_inside_a_graph_are_said_to_be_unseen(tmp_path: Path) -> None:
+    """Not that the layers run in BF16, as they would do without the conversion."""
+    torch._dynamo.reset()
+    model = converted("tensorwise", net())
+    with fp8debug.attach(model, every=1, run_dir=tmp_path / "run", quiet=True) as session:
+        train(torch.compile(model, backend="aot_eager"))
+        problems = session.close().problems
+    unseen = (
+        "the FP8 operands stay inside a graph of torch.compile: x, w and dy are recorded before the cast, no payload"
+    )
+    assert problems == [f"0, 2: {unseen}"]
+    with open_run(tmp_path / "run") as run:
+        events = run.con.execute("select kind, layer, message from events order by layer").fetchall()
+        assert events == [("not_captured", layer, unseen) for layer in ("0", "2")]
+        assert run.con.execute("select distinct tensor from tensors order by 1").fetchall() == [("dy",), ("w",), ("x",)]
