@@ -32,7 +32,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# The generated pages: docs/schema.md, docs/views.md, docs/cli.md.
+# The generated pages: docs/schema.md, docs/views.md, docs/cli.md, docs/captured.md.
 docs: $(STAMP)
 	$(BIN)/python docs/generate.py
 

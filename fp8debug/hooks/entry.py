@@ -98,7 +98,7 @@ def attach(
 
     Args:
         model: any module; wrapped or not.
-        layers, exclude: regexes (re.search) on the qualified names; default: every nn.Linear.
+        layers, exclude: regexes (re.search) on the qualified names; default: every GEMM layer.
         strip_prefix: taken off the names of layers that begin with it, such as `net.`.
         tensors: of x, w, dy, y, dx, dw; m and v (states of Adam-like optimizers); key and value (of attention).
         every, first, steps: which steps are sampled; health is taken at every step.
