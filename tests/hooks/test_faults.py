@@ -143,7 +143,7 @@ def test_a_bug_of_ours_among_the_hooks_of_optimizers(
     assert not session.active
     for handle in theirs:
         handle.remove()
-    assert all(n_ours) and not any(map(len, hooks)), "closed: nothing of ours is left"
+    assert all(n_ours) and not any(len(hook) for hook in hooks), "closed: nothing of ours is left"
 
 
 def test_a_closed_stderr_costs_the_training_nothing(

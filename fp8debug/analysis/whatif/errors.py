@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fp8debug.analysis.run import Run
-from fp8debug.analysis.whatif.selection import TRAINING_PASSES, Selection
+from fp8debug.analysis.whatif.selection import JUDGED_PASSES, Selection
 from fp8debug.analysis.whatif.starts import KEPT
 from fp8debug.analysis.whatif.sums import SUMS
 from fp8debug.blocks import GEMMS
@@ -158,7 +158,7 @@ def gemm_errors(run: Run, recipes: list[str], selection: Selection, *, per_layer
             is_exact(sum(sum_err2)) as exact
         from gemms
         where not alternate and recipe in (select unnest($recipes::varchar[])) and gemm in (select unnest($gemms))
-            and {FINITE} and {KEPT} and {selection.layers} and {selection.steps} and {TRAINING_PASSES}
+            and {FINITE} and {KEPT} and {selection.layers} and {selection.steps} and {JUDGED_PASSES}
         group by recipe, fmt, other_fmt, gemm, accumulation{", layer" if per_layer else ""}
     """
     rows = run.sql(f"select {', '.join(names)} from ({query})", recipes=recipes, gemms=gemms).fetchall()

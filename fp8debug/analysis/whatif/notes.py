@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.whatif.errors import FINITE, GemmErrors, OperandErrors
-from fp8debug.analysis.whatif.selection import TRAINING_PASSES, Selection
+from fp8debug.analysis.whatif.selection import JUDGED_PASSES, Selection
 from fp8debug.analysis.whatif.starts import Starts
 from fp8debug.errors import Fp8DebugError
 from fp8debug.recipes import BlockRecipe, DelayedScaling, Recipe
@@ -97,7 +97,7 @@ def nothing_known(run: Run, recipes: Sequence[Recipe], selection: Selection, gap
     (n_records,) = run.sql("select count(*) from whatif_records").fetchall()[0]
     if not n_records:
         (n_sampled, n_evaluated) = run.sql(
-            f"select count(*) filter ({TRAINING_PASSES}), count(*) from tensors where sampled"
+            f"select count(*) filter ({JUDGED_PASSES}), count(*) from tensors where sampled"
         ).fetchall()[0]
         if n_evaluated and not n_sampled:
             return Fp8DebugError(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fp8debug.analysis.gaps import RecordingGaps
 from fp8debug.analysis.merge.replay import replayed
 from fp8debug.analysis.run import Run
-from fp8debug.analysis.whatif.selection import TRAINING_PASSES, Selection
+from fp8debug.analysis.whatif.selection import JUDGED_PASSES, Selection
 from fp8debug.formats import Format
 from fp8debug.recipes import DelayedScaling, Recipe, TensorRecipe
 from fp8debug.replay import Moment, ScaleInForce, ScaleSimulator
@@ -78,7 +78,7 @@ def _group_passes(run: Run, recipes: Sequence[DelayedScaling], selection: Select
     records: dict[int, list[int]] = {}
     for number, record in con.execute(_MEMBERS).fetchall():
         records.setdefault(number, []).append(record)
-    condition = f"{TRAINING_PASSES} and {selection.operands}"
+    condition = f"{JUDGED_PASSES} and {selection.operands}"
     for number, tensor, scales in replayed(con, recipes, run.manifest, condition=condition, wanted=records):
         yield records[number], tensor, scales
 
@@ -126,6 +126,6 @@ def _passes(selection: Selection) -> str:
             kernel_amax(case when t.n = 0 then 0 else t.amax end, t.n_posinf, t.n_neginf) as amax, r.record
         from tensors as t
         left join (select record, segment, rank, seq from whatif_records) as r using (segment, rank, seq)
-        where status in ('ok', 'empty', 'no_tokens', 'empty_shard') and {TRAINING_PASSES} and {selection.operands}
+        where status in ('ok', 'empty', 'no_tokens', 'empty_shard') and {JUDGED_PASSES} and {selection.operands}
         order by segment, rank, seq
     """

@@ -13,7 +13,7 @@ from fp8debug.errors import Fp8DebugError, UsageError
 
 StepRanges = Sequence[tuple[int, int | None]]
 
-TRAINING_PASSES = "is_judged_pass(pass)"
+JUDGED_PASSES = "is_judged_pass(pass)"
 """Evaluation enters no history, unless the run serves, and a recomputed pass would count twice."""
 
 
@@ -32,7 +32,7 @@ class Selection:
     @property
     def records(self) -> str:
         """All of them, training passes only."""
-        return f"{self.operands} and {self.steps} and {TRAINING_PASSES} and {self.pieces}"
+        return f"{self.operands} and {self.steps} and {JUDGED_PASSES} and {self.pieces}"
 
 
 def select(run: Run, layer: str | None, tensors: Sequence[str] | None, steps: StepRanges | None) -> Selection:

@@ -141,8 +141,9 @@ def test_casts_inside_a_graph_are_said_to_be_unseen(tmp_path: Path) -> None:
     """Not that the layers run in BF16, as they would do without the conversion."""
     torch._dynamo.reset()
     model = converted("tensorwise", net())
+    compiled: Any = torch.compile(model, backend="aot_eager")
     with fp8debug.attach(model, every=1, run_dir=tmp_path / "run", quiet=True) as session:
-        train(torch.compile(model, backend="aot_eager"))
+        train(compiled)
         problems = session.close().problems
     unseen = (
         "the FP8 operands stay inside a graph of torch.compile: x, w and dy are recorded before the cast, no payload"
