@@ -47,8 +47,8 @@ class Attachment:
         self._serving = ServedSteps(observation.clock, observation.fail) if options.inference else None
         self._replacements = Reattachment(observation, options.backend, self.attach, say)
 
-    def attach(self, model: nn.Module, found: Sequence[FoundLayer]) -> None:
-        """Hook the selected ones of the layers of `model`, and enter them all."""
+    def attach(self, model: nn.Module, found: Sequence[FoundLayer]) -> list[FoundLayer]:
+        """Hook the selected ones of the layers of `model`, and enter them all; returns them all."""
         taken = [layer for layer in found if self._observation.takes(layer.name)]
         if self._emulation is not None:
             for name, reason in self._emulation.add(taken).items():
@@ -60,6 +60,7 @@ class Attachment:
         self._roster.add(found, set(names))
         self._replacements.watch(model, found)
         self._entered(model, found, names)
+        return list(found)
 
     def attach_late(self, model: nn.Module, layers: Sequence[FoundLayer]) -> None:
         """Record layers that were found before; the training stays as it is, emulated or not."""

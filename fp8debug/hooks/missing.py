@@ -26,7 +26,6 @@ def note_missing(
     recorder: Recorder,
     *,
     n_steps: int,
-    n_unended: int,
     optimizer_stepped: bool,
 ) -> list[str]:
     """Keep what is missing once the run is over; returns one line about each kind of it, for the user."""
@@ -38,6 +37,7 @@ def note_missing(
         text = "the optimizer stepped, but every forward was in evaluation mode: call model.train() to record steps"
         recorder.event("evaluation_only", text, step=None)
         lines.append(text)
+    n_unended = observation.clock.n_unended
     if n_steps == 1 and n_unended > 1 and not optimizer_stepped:
         text = (
             f"no optimizer stepped, so {n_unended} micro-batches count as one step: call session.step() after each step"

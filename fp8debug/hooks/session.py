@@ -130,8 +130,7 @@ class Session:
 
     def attach_layers(self, model: nn.Module, found: Sequence[FoundLayer]) -> list[FoundLayer]:
         """Hook the selected ones of layers of `model`; returns them all."""
-        self._attachment.attach(model, found)
-        return list(found)
+        return self._attachment.attach(model, found)
 
     def forget_graphs(self) -> None:
         """Hooks have come to layers that may have been compiled before."""
@@ -284,8 +283,7 @@ class Session:
     def _note_what_is_missing(self) -> None:
         self._problems += note_missing(
             self._observation, self._roster, self._recorder,
-            n_steps=self._description.n_steps, n_unended=self.clock.n_unended,
-            optimizer_stepped=self.watch.n_optimizer_steps > 0,
+            n_steps=self._description.n_steps, optimizer_stepped=self.watch.n_optimizer_steps > 0,
         )  # fmt: skip
 
     def _stop_watching(self) -> None:

@@ -224,11 +224,6 @@ class TrainingWatch(OptimizerWatch):
             listener(optimizer)
 
 
-def gradient_norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
-    """L2 norm over all gradients, float64, of this rank's shards; no collective."""
-    return gradient_squares(gradients).sum().sqrt()
-
-
 def gradient_squares(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
     """Sum of squares of each gradient, float64, of this rank's shards: not finite where the gradient is not.
 

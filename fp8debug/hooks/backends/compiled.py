@@ -30,7 +30,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _PLAIN = (Tensor, nn.Parameter)
 _KEPT_STEPS = 2
 """A backward belongs to the step under way or to the one before."""
-_NOBODY = (0, 0)
 
 _numbers = itertools.count(1)
 _watches: weakref.WeakValueDictionary[int, GraphWatch] = weakref.WeakValueDictionary()
