@@ -13,7 +13,7 @@ from types import FrameType
 from fp8debug.cli.ranks import ranks_lines
 from fp8debug.config import CaptureOptions
 from fp8debug.errors import UsageError
-from fp8debug.hooks.launch import Place, find_place
+from fp8debug.hooks.place import Place, find_place
 from fp8debug.hooks.ranks import process_name
 from fp8debug.rundir import RunDir
 from fp8debug.settings import LAUNCH_VARIABLE, RUN_DIR_VARIABLE, SETTINGS, as_environment

@@ -21,7 +21,7 @@ from fp8debug.cli.targets import NotRunnable
 from fp8debug.cli.termination import saving_on_sigterm
 from fp8debug.config import CaptureOptions
 from fp8debug.hooks.autoattach import AutoAttach, StopBeforeTraining
-from fp8debug.hooks.launch import claim_for_spawned
+from fp8debug.hooks.place import claim_for_spawned
 from fp8debug.hooks.ranks import process_name
 from fp8debug.hooks.spawn import SpawnWatch
 from fp8debug.rundir import RunDir

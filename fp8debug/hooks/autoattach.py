@@ -30,8 +30,8 @@ from fp8debug.hooks.compiler_starts import CompilerStarts
 from fp8debug.hooks.emulate.emulation import explain_nothing
 from fp8debug.hooks.emulate.linear import emulated_forward, replace_result
 from fp8debug.hooks.entry import matched_line, open_session
-from fp8debug.hooks.launch import NoSharedRun, find_place
 from fp8debug.hooks.module_calls import ModuleCalls
+from fp8debug.hooks.place import NoSharedRun, find_place
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.ranks import rank_and_world
 from fp8debug.hooks.roots import find_roots, is_trainable, living_roots, owning_roots

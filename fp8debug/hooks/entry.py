@@ -15,9 +15,9 @@ from fp8debug.errors import UsageError
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.finding import find_layers
 from fp8debug.hooks.emulate.emulation import explain_nothing
-from fp8debug.hooks.launch import find_place, point_latest
 from fp8debug.hooks.manifest import new_manifest
 from fp8debug.hooks.measure.loading import load_engine
+from fp8debug.hooks.place import find_place, point_latest
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.resume import go_on
 from fp8debug.hooks.say import nowhere, on_stderr

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 
-from fp8debug.hooks.launch import Place
+from fp8debug.hooks.place import Place
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.rundir import Manifest
 

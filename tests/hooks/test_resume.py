@@ -13,7 +13,7 @@ from torch import nn
 import fp8debug
 from fp8debug.analysis.run import open_run
 from fp8debug.errors import Fp8DebugError, UsageError
-from fp8debug.hooks import launch
+from fp8debug.hooks import place
 from fp8debug.hooks.ranks import Launch, note_spawned, rank_and_world
 from fp8debug.hooks.resume import last_step, optimizer_count
 from fp8debug.rundir import RankInfo, RunDir
@@ -192,20 +192,20 @@ def test_a_rank_waits_until_rank_0_has_renamed_the_old_run(tmp_path: Path) -> No
     (path / "run.json").write_text('{"segments": [{"launch": "old.0"}]}')
     (path / "rank=1.json").write_text("{}")
     with pytest.raises(Fp8DebugError, match=r"rank 1 waited 0 s for rank 0 to rename the old run at"):
-        launch.prepare_run_path(path, force=True, rank=1, world=2, launch=mine, wait_s=0.1)
-    assert launch.prepare_run_path(path, force=True, rank=0, world=2, launch=mine) == tmp_path / "run.old"
-    assert launch.prepare_run_path(path, force=True, rank=1, world=2, launch=mine, wait_s=0.1) is None
+        place.prepare_run_path(path, force=True, rank=1, world=2, launch=mine, wait_s=0.1)
+    assert place.prepare_run_path(path, force=True, rank=0, world=2, launch=mine) == tmp_path / "run.old"
+    assert place.prepare_run_path(path, force=True, rank=1, world=2, launch=mine, wait_s=0.1) is None
     # What another rank of this launch has written is no old run.
     (path / "run.json").write_text('{"segments": [{"launch": "new.0", "rank": 1}]}')
-    assert launch.prepare_run_path(path, force=False, rank=0, world=2, launch=mine) is None
+    assert place.prepare_run_path(path, force=False, rank=0, world=2, launch=mine) is None
 
 
 def test_what_cannot_be_created_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file/below/run", Path("/proc/no/run")):
         with pytest.raises(UsageError, match=r"--out .*run cannot be created: .*give another --out"):
-            launch.check_run_path(path, force=False)
-    launch.check_run_path(tmp_path / "a/b/run", force=False)
+            place.check_run_path(path, force=False)
+    place.check_run_path(tmp_path / "a/b/run", force=False)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 

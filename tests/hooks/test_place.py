@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fp8debug.errors import Fp8DebugError, UsageError
-from fp8debug.hooks import launch, ranks
+from fp8debug.hooks import place, ranks
 from fp8debug.rundir import find_run
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         def now(cls, tz: object = None) -> Noon:
             return cls(2026, 3, 4, 12, 0, 5)
 
-    monkeypatch.setattr(launch, "datetime", Noon)
+    monkeypatch.setattr(place, "datetime", Noon)
 
 
 @pytest.mark.parametrize(
@@ -94,37 +94,37 @@ def test_path(
 ) -> None:
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
-    assert launch.resolve_run_path(out, "/some/where/train me.py", name, world) == Path(path)
+    assert place.resolve_run_path(out, "/some/where/train me.py", name, world) == Path(path)
 
 
 def test_ranks_that_share_nothing_are_told_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     with pytest.raises(UsageError, match=r"8 ranks share no run id.*--out DIR, set FP8DEBUG_RUN_DIR.*--rdzv-id NAME"):
-        launch.resolve_run_path(None, "train.py", None, 8)
+        place.resolve_run_path(None, "train.py", None, 8)
 
 
 def test_two_runs_in_one_second(tmp_path: Path) -> None:
     paths = []
     for _ in range(3):
-        paths.append(launch.resolve_run_path(None, "train.py", None, 1))
-        launch.prepare_run_path(paths[-1], force=False)
+        paths.append(place.resolve_run_path(None, "train.py", None, 1))
+        place.prepare_run_path(paths[-1], force=False)
     stem = "fp8debug-runs/train-20260304-120005"
     assert paths == [Path(stem), Path(f"{stem}-2"), Path(f"{stem}-3")]
 
 
 def test_a_directory_in_use_is_refused_or_renamed(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    assert launch.prepare_run_path(path, force=False) is None
-    assert launch.prepare_run_path(path, force=False) is None, "an empty directory will do"
+    assert place.prepare_run_path(path, force=False) is None
+    assert place.prepare_run_path(path, force=False) is None, "an empty directory will do"
     (path / "mine.txt").write_text("precious")
-    for act in (launch.check_run_path, launch.prepare_run_path):
+    for act in (place.check_run_path, place.prepare_run_path):
         with pytest.raises(UsageError, match=r"run is not empty; two runs never mix in one directory.*--force"):
             act(path, force=False)
-    launch.check_run_path(path, force=True)
+    place.check_run_path(path, force=True)
     assert (path / "mine.txt").exists(), "checking touches nothing"
-    moved = [launch.prepare_run_path(path, force=True)]
+    moved = [place.prepare_run_path(path, force=True)]
     (path / "again.txt").touch()
-    moved.append(launch.prepare_run_path(path, force=True))
+    moved.append(place.prepare_run_path(path, force=True))
     assert moved == [tmp_path / "run.old", tmp_path / "run.old2"]
     assert (tmp_path / "run.old/mine.txt").read_text() == "precious"
     assert (tmp_path / "run.old2/again.txt").exists()
@@ -136,7 +136,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
     path.write_text("x")
     for force in (False, True):
         with pytest.raises(UsageError, match="run is a file; expected a directory"):
-            launch.prepare_run_path(path, force=force)
+            place.prepare_run_path(path, force=force)
     assert path.read_text() == "x"
 
 
@@ -155,26 +155,26 @@ def live(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("force", [False, True])
 def test_a_run_that_is_being_written_is_never_moved(force: bool, world: int, live: Path) -> None:
     with pytest.raises(UsageError, match="live is being written by another process"):
-        launch.prepare_run_path(live, force=force, world=world)
+        place.prepare_run_path(live, force=force, world=world)
     assert (live / "run.json").exists()
 
 
 def test_the_ranks_of_one_launch_come_in_any_order(live: Path, tmp_path: Path) -> None:
     """What rank 1 put there before rank 0 came is no other run; nor is what the living rank 0 put there."""
     early = tmp_path / "early"
-    assert launch.prepare_run_path(early, force=False, rank=1, world=2) is None
+    assert place.prepare_run_path(early, force=False, rank=1, world=2) is None
     (early / "rank=1.lock").touch()
     (early / "tensors/rank=1").mkdir(parents=True)
-    assert launch.prepare_run_path(early, force=False, rank=0, world=2) is None
+    assert place.prepare_run_path(early, force=False, rank=0, world=2) is None
     assert (early / "rank=1.lock").exists()
-    assert launch.prepare_run_path(live, force=False, rank=1, world=2) is None
+    assert place.prepare_run_path(live, force=False, rank=1, world=2) is None
 
 
 def test_no_rank_joins_an_old_run(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     for rank in range(2):
         with pytest.raises(UsageError, match="not empty"):
-            launch.prepare_run_path(tmp_path, force=False, rank=rank, world=2)
+            place.prepare_run_path(tmp_path, force=False, rank=rank, world=2)
 
 
 def test_latest_points_to_the_newest_run_of_a_runs_folder(attach: Attach, tmp_path: Path) -> None:
