@@ -23,8 +23,8 @@ from fp8debug.metrics import ErrorSums
 from fp8debug.recipes import scale_inv
 from fp8debug.replay import ScaleInForce
 
-_CHUNK = 1 << 20
-"""Elements of one float64 temporary."""
+_CHUNK, _CPU_CHUNK = 1 << 20, 1 << 16
+"""Elements of one float64 temporary; on the CPU few enough to stay in its caches."""
 
 
 class PayloadFacts(NamedTuple):
@@ -166,15 +166,16 @@ def lost_sums(value: torch.Tensor, gemm_dtype: torch.dtype, payload: Payload) ->
     for part, held, inverse in _chunks(value, payload):
         x32 = (part.to(gemm_dtype) if gemm_dtype in (torch.bfloat16, torch.float16) else part).to(torch.float32)
         finite = torch.isfinite(x32)
-        x = torch.where(finite, x32, 0.0).double()
-        q = torch.where(finite, decoded(held, payload.fmt).double() * inverse, 0.0)
-        scaled = torch.where(finite, x32 / inverse.float(), 0.0).abs()
+        x32 = torch.where(finite, x32, 0.0)
+        scaled = (x32 / inverse.float()).abs()
+        x = x32.double().reshape(-1)
+        q = torch.where(finite, decoded(held, payload.fmt).double() * inverse, 0.0).reshape(-1)
         beyond = scaled >= threshold if payload.fmt.overflow_at_threshold else scaled > threshold
         nonzero = x != 0
         flags = (finite, nonzero, nonzero & (q == 0), beyond)
         error = x - q
-        sums = (x * x, q * q, x * q, error * error)
-        total += torch.stack([*(flag.sum().double() for flag in flags), *(s.sum() for s in sums)])
+        sums = (x.dot(x), q.dot(q), x.dot(q), error.dot(error))
+        total += torch.stack([*(flag.count_nonzero().double() for flag in flags), *sums])
     return total
 
 
@@ -192,7 +193,7 @@ def _chunks(value: torch.Tensor, payload: Payload) -> Iterator[tuple[torch.Tenso
     if value.dim() < 2:
         value, held = value.reshape(1, -1), held.reshape(1, -1)
     factor = factor.expand(held.shape) if factor.numel() > 1 else factor.reshape(())
-    rows = max(1, _CHUNK // max(1, value.shape[1:].numel()))
+    rows = max(1, (_CPU_CHUNK if value.device.type == "cpu" else _CHUNK) // max(1, value.shape[1:].numel()))
     for start in range(0, value.shape[0], rows):
         part = slice(start, start + rows)
         yield value[part], held[part], factor[part] if factor.dim() else factor
