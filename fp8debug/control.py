@@ -146,3 +146,10 @@ def _last_serial(path: Path, manifest: Manifest) -> int:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         serials.append(json.loads(path.read_text(encoding="utf-8"))["serial"])
     return max((serial for serial in serials if isinstance(serial, int)), default=0)
+
+
+def value_words(name: str, value: object) -> str:
+    """The value of a changeable option for people: no pattern of layers takes all of them, none of the rest is none."""
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(str, value)) or ("all" if name == "layers" else "none")
+    return str(value)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fp8debug.analysis.liveness import liveness
 from fp8debug.config import BadValue, CaptureOptions
-from fp8debug.control import CHANGEABLE, CONTROL_NAME, Control, in_force, next_control, write_control
+from fp8debug.control import CHANGEABLE, CONTROL_NAME, Control, in_force, next_control, value_words, write_control
 from fp8debug.errors import Fp8DebugError, UsageError
 from fp8debug.hooks.selection import Selection
 from fp8debug.rundir import Manifest, RankInfo, RunDir, find_run
@@ -44,7 +44,7 @@ def ask(run: str | None, given: Mapping[str, object], *, raw_now: bool) -> Contr
 
 def written_line(control: Control) -> str:
     """What was asked for, in one line."""
-    asked = [f"{SETTINGS[name].key} {_words(value)}" for name, value in control.options.items()]
+    asked = [f"{SETTINGS[name].key} {value_words(name, value)}" for name, value in control.options.items()]
     if control.raw_now == control.serial:
         asked.append("raw values of one step")
     return f"fp8debug: control {control.serial} written ({'; '.join(asked)}); each rank follows at its next step"
@@ -59,12 +59,9 @@ def status_lines(run: str | None) -> Iterator[str]:
     when = f"{datetime.fromtimestamp(control.written_unix_s).astimezone():%Y-%m-%d %H:%M:%S}" if control.serial else ""
     yield f"control {control.serial}, written {when}" if control.serial else "as started: no control was given"
     for name in CHANGEABLE:
-        yield f"  {SETTINGS[name].key:<10}{_words(options[name]) if options[name] not in ((), []) else _NOTHING[name]}"
+        yield f"  {SETTINGS[name].key:<10}{value_words(name, options[name])}"
     for rank in run_dir.read_ranks():
         yield f"  rank {rank.rank:<5}{_state(rank, control)}"
-
-
-_NOTHING = {"layers": "all", "exclude": "none", "detail": "none", "tensors": "none"}
 
 
 def _state(rank: RankInfo, control: Control) -> str:
@@ -107,7 +104,3 @@ def _require_match(options: Mapping[str, Any], names: Sequence[str]) -> None:
             f"--layers {', '.join(map(repr, unmatched))} matches none of the {len(names)} GEMM layers; "
             "`fp8debug sql RUN_DIR 'from layers'` lists them"
         )
-
-
-def _words(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

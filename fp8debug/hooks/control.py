@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fp8debug.config import KNOWN_TENSORS
-from fp8debug.control import CHANGEABLE, CONTROL_NAME, Control, read_control, signature
+from fp8debug.control import CHANGEABLE, CONTROL_NAME, Control, read_control, signature, value_words
 from fp8debug.errors import UsageError, some
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.clock import in_backward
@@ -181,7 +181,7 @@ class RunControl:
         raw_now: bool,
     ) -> None:
         parts = [
-            f"{SETTINGS[name].key} {_words(old)} -> {_words(new)}"
+            f"{SETTINGS[name].key} {value_words(name, old)} -> {value_words(name, new)}"
             for name in CHANGEABLE
             if (old := getattr(before.options, name)) != (new := getattr(after.options, name))
         ]
@@ -213,9 +213,3 @@ class RunControl:
             return read_control(self._path).raw_now if self._seen is not None else 0
         except UsageError:
             return 0
-
-
-def _words(value: object) -> str:
-    if isinstance(value, (tuple, list)):
-        return ",".join(map(str, value)) or "none"
-    return str(value)

@@ -68,9 +68,10 @@ def test_changes_add_up(live: Live, capsys: pytest.CaptureFixture[str]) -> None:
     }
     said = capsys.readouterr().err.splitlines()
     assert said[1].startswith("fp8debug: control 2 written") and "raw values of one step" in said[1]
-    assert "raw values" not in said[2]
+    assert "raw values" not in said[2] and "detail none" in said[2]
     assert live.ask("--all-layers") == 0
     assert read_control(live.control).options["layers"] == ()
+    assert "layers all" in capsys.readouterr().err
     assert not list(live.path.glob("*.tmp*"))
 
 

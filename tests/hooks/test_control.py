@@ -93,7 +93,7 @@ def test_layers_tensors_and_period(attach: Attach, recorded: Recorded, training:
         training.train(2)
         training.ask(layers=["b"], tensors=["x", "w", "dy"], every=2)
         training.train(3)
-        training.ask(layers=["a", "b"], tensors=["x", "w", "dy"], every=2)
+        training.ask(layers=[], tensors=["x", "w", "dy"], every=2)
         training.train(2)
     assert keys(recorded) == {
         **dict.fromkeys((0, 1, 2), "a.dy a.x"),
@@ -106,14 +106,15 @@ def test_layers_tensors_and_period(attach: Attach, recorded: Recorded, training:
     status = {(r["step"], r["layer"]): r["status"] for r in recorded.rows("scales", tensor="x")}
     assert [status[step, "a"] for step in (0, 1, 2, 6)] == ["warmup", "ok", "ok", "history_incomplete"]
     assert status[6, "b"] == "ok"
-    first, _ = recorded.rows("events", kind="control")
+    first, second = recorded.rows("events", kind="control")
+    assert "layers b -> all" in second["message"]
     assert "layers a -> b; tensors x,dy -> x,w,dy; every 1000 -> 2" in first["message"]
     assert "1 layer no longer recorded (a)" in first["message"] and "from step 3 on" in first["message"]
     assert first["step"] == 2
     manifest = recorded.manifest
     assert manifest["tensors"] == ["x", "w", "dy"]
     assert [layer["matched"] for layer in manifest["layers"]] == [True, True]
-    assert manifest["options"]["layers"] == ["a", "b"]
+    assert manifest["options"]["layers"] == []
     assert [c["layers_stopped"] for c in manifest["segments"][0]["changes"]] == [["a"], []]
     rank = json.loads((recorded.path / "rank=0.json").read_text())
     assert rank["control"] == {"serial": read_control(recorded.path / "control.json").serial, "step": 6}
