@@ -70,9 +70,8 @@ def _notes(
         elif info is not None and info.status == "disabled":
             yield RankNote(rank, step, f"rank {rank} switched itself off{_at(step)}{_why(info)}")
         elif step is not None and newest is not None and step < newest and not is_running:
-            yield RankNote(
-                rank, step, f"rank {rank} recorded nothing after step {step}, others went on to step {newest}"
-            )
+            text = f"rank {rank} recorded nothing after step {step}, others went on to step {newest}{_why(info)}"
+            yield RankNote(rank, step, text)
 
 
 def _at(step: int | None) -> str:

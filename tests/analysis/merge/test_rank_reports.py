@@ -93,7 +93,7 @@ def test_missing_ranks_and_replicas_that_differ_stand_beside_the_verdict(
         written.give("out", "y", {rank: normal(1.0) for rank in ranks}, step=step, placement="partial")
     written.steps(range(N_STEPS), range(1))
     written.say(0, "fc", "out")
-    written.say(1, "fc")
+    written.say(1, "fc", status="failed", status_reason="OSError: gone")
     written.say(2, "fc", "head", status="disabled", status_reason="disk full")
     with open_run(written.write(), thresholds={"warmup_rolls": 4}) as run:
         assert run.sql("select layer, ranks from layers order by layer").fetchall() == [
@@ -101,7 +101,7 @@ def test_missing_ranks_and_replicas_that_differ_stand_beside_the_verdict(
         ]  # fmt: skip
         events = run.sql("select rank, step, message from events where kind = 'rank_missing' order by rank").fetchall()
         assert events == [
-            (1, 19, "rank 1 recorded nothing after step 19, others went on to step 23"),
+            (1, 19, "rank 1 recorded nothing after step 19, others went on to step 23: OSError: gone"),
             (2, 23, "rank 2 switched itself off, last recorded step 23: disk full"),
             (3, None, "rank 3 left no files"),
         ]
