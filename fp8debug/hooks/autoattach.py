@@ -23,7 +23,7 @@ from fp8debug.config import CaptureOptions
 from fp8debug.hooks.backends import transformer_engine
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.compiled import never_alone
-from fp8debug.hooks.backends.finding import find_layers, gemm_modules
+from fp8debug.hooks.backends.finding import new_layers
 from fp8debug.hooks.backends.module_hook import ModuleHook
 from fp8debug.hooks.clock import in_backward
 from fp8debug.hooks.compiler_starts import CompilerStarts
@@ -241,19 +241,10 @@ class AutoAttach:
                 raise StopBeforeTraining(2, nothing)
 
     def _find_new_layers(self, roots: Sequence[nn.Module]) -> list[tuple[nn.Module, list[FoundLayer]]]:
-        """New GEMM layers of each root that has any: roots may share layers, and wrappers come around known models."""
-        taken = set(self._known) if self._session is None else self._session.known_modules() | set(self._known)
-        fresh = []
-        for root in roots:
-            new = gemm_modules(root) - taken
-            if new:
-                fresh.append((root, new))
-                taken |= new
-        prefixes = _prefixes([r for r, _ in fresh], n_before=0 if self._session is None else self._session.n_roots)
-        return [
-            (root, [layer for layer in find_layers(root, prefix, self._options.backend) if layer.module in new])
-            for (root, new), prefix in zip(fresh, prefixes, strict=True)
-        ]
+        known, n_before = set(self._known), 0
+        if self._session is not None:
+            known, n_before = known | self._session.known_modules(), self._session.n_roots
+        return new_layers(roots, known, n_before, self._options.backend)
 
     def _open(self) -> Session:
         if self._session is None:
@@ -304,10 +295,3 @@ def _catch_up(module: nn.Module, args: Any, before: frozenset[int]) -> None:
         is_new = number not in before and number not in module._forward_pre_hooks_with_kwargs
         if is_new and isinstance(getattr(hook, "__self__", hook), ModuleHook):
             hook(module, args)
-
-
-def _prefixes(fresh: Sequence[nn.Module], n_before: int) -> list[str]:
-    """No prefix for a model that is alone; `Class#k.` in order of appearance for several."""
-    if len(fresh) == 1 and n_before == 0:
-        return [""]
-    return [f"{type(root).__name__}#{n_before + k}." for k, root in enumerate(fresh)]

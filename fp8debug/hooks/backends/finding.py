@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 from torch import nn
@@ -60,6 +60,36 @@ def find_layers(model: nn.Module, prefix: str = "", backend: str = "auto") -> li
             )
         )
     return found
+
+
+def new_layers(
+    roots: Sequence[nn.Module], known: Set[nn.Module], n_before: int, backend: str
+) -> list[tuple[nn.Module, list[FoundLayer]]]:
+    """The GEMM layers of each root that has new ones: roots may share layers, and wrappers come around known models.
+
+    Args:
+        known: modules whose layers are not new.
+        n_before: models that there were before, which the names of further ones count on.
+        backend: as `CaptureOptions.backend`.
+    """
+    fresh: list[tuple[nn.Module, set[nn.Module]]] = []
+    taken = set(known)
+    for root in roots:
+        if new := gemm_modules(root) - taken:
+            fresh.append((root, new))
+            taken |= new
+    prefixes = _prefixes([root for root, _ in fresh], n_before)
+    return [
+        (root, [layer for layer in find_layers(root, prefix, backend) if layer.module in new])
+        for (root, new), prefix in zip(fresh, prefixes, strict=True)
+    ]
+
+
+def _prefixes(fresh: Sequence[nn.Module], n_before: int) -> list[str]:
+    """No prefix for a model that is alone; `Class#k.` in order of appearance for several."""
+    if len(fresh) == 1 and n_before == 0:
+        return [""]
+    return [f"{type(root).__name__}#{n_before + k}." for k, root in enumerate(fresh)]
 
 
 def gemm_modules(model: nn.Module) -> set[nn.Module]:
