@@ -128,6 +128,8 @@ def attach(
         UsageError: a regex that does not compile or matches nothing, exclusions that leave nothing out, an unknown
             recipe or tensor, an emulation that leaves every layer as it is, a directory in use.
     """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"attach: got {type(model).__name__}; expected an nn.Module, wrapped or not")
     options = CaptureOptions(
         layers=one_or_more(layers),
         exclude=one_or_more(exclude),

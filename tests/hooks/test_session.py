@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import platform
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
 
+import fp8debug
+from fp8debug.errors import UsageError
 from fp8debug.hooks.training import gradient_squares
 from fp8debug.schema import SCHEMA_VERSION
 
@@ -168,3 +170,9 @@ def test_nothing_is_said_on_stdout_and_nothing_at_all_when_quiet(
     assert said.err.count("\n") == 2
     attach(model, force=True, quiet=True).close()
     assert capsys.readouterr() == ("", "")
+
+
+def test_only_modules_can_be_attached() -> None:
+    function: Any = torch.relu
+    with pytest.raises(UsageError, match=r"attach: got builtin_function_or_method; expected an nn\.Module"):
+        fp8debug.attach(function)
