@@ -50,6 +50,16 @@ def _refuse(word: str) -> None:
     raise AssertionError(f"{word} is no JSON")
 
 
+def test_operands_that_sampling_always_passes_by(synthetic_run: ModuleType, report: Report, tmp_path: Path) -> None:
+    """As the gradients of a generator when steps alternate with a discriminator's and every second one is sampled."""
+    run = synthetic_run.SyntheticRun(tmp_path / "gan")
+    for step in range(4):
+        run.add("discriminator", "dy", np.ones((8, 64), np.float32), step=step, sampled=step % 2 == 0)
+    run.add("generator", "dy", np.ones((8, 64), np.float32), step=1, sampled=False)
+    text = " ".join(report(str(run.write())).split())
+    assert "2 were recorded. 1 operand was seen in no sampled step, so their errors are unknown:" in text
+
+
 @pytest.fixture
 def report(shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Report:
     """Run from inside `shared`."""

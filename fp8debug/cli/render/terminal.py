@@ -47,6 +47,10 @@ def _fine(report: Report, looks: Looks) -> Iterator[str]:
     yield from wrap(f"An operand is one tensor ({names}) of one layer; {health.n_operands} were recorded.", looks.width)
     for entry in report.judged:
         yield from wrap(_left_out(entry), looks.width)
+    if 0 < health.n_operands_sampled < health.n_operands:
+        unsampled = count(health.n_operands - health.n_operands_sampled, "operand was", "operands were")
+        text = "seen in no sampled step, so their errors are unknown: record with another `--every`, or with `--first`."
+        yield from wrap(f"{unsampled} {text}", looks.width)
     if judged:
         yield from wrap(_typical(judged[0], report), looks.width)
     if not (health.n_nan or health.n_inf):
