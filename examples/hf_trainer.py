@@ -50,8 +50,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     folder = weights_folder()
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=WEIGHTS, dtype=torch.float32)
+    model.is_quantized = False  # its weights are FP32 now; the Trainer refuses what it takes for quantised
     trainer = Trainer(
-        model=AutoModelForCausalLM.from_pretrained(folder, gguf_file=WEIGHTS, dtype=torch.float32),
+        model=model,
         args=TrainingArguments(
             output_dir="checkpoints",
             max_steps=options.steps,
