@@ -1,0 +1,53 @@
+"""Each example runs as its docstring says, with fewer steps, and leaves a run that can be reported on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fp8debug.analysis import open_run
+from fp8debug.rundir import find_run
+
+EXAMPLES = {
+    "hf_trainer.py": ("--steps 1 --seq 16", 21),  # q, k, v, o, gate, up, down of three of its blocks
+    "lightning_gpt.py": ("--steps 2", 17),
+    "ddp_gpt.py": ("--steps 2", 17),
+    "torchao_gpt.py": ("--steps 2", 17),
+}
+
+
+def command_of(example: Path, arguments: str) -> list[str]:
+    """The one line of its docstring, up to the report, with `arguments` for the script."""
+    (line,) = re.findall(r"^    (.+?) && fp8debug report\b", example.read_text(encoding="utf-8"), re.MULTILINE)
+    words = [*shlex.split(line), *shlex.split(arguments)]
+    programs = {"python": [sys.executable], "fp8debug": [sys.executable, "-m", "fp8debug"]}
+    return [*programs[words[0]], *(str(example) if word.endswith(example.name) else word for word in words[1:])]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example(name: str, repository: Path, tmp_path: Path) -> None:
+    arguments, n_layers = EXAMPLES[name]
+    quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # torchrun
+    done = subprocess.run(
+        command_of(repository / "examples" / name, arguments),
+        cwd=tmp_path,
+        env=os.environ | quiet | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    run_dir = find_run(None, tmp_path / "fp8debug-runs")
+    with open_run(run_dir.path) as run:
+        assert run.manifest.status == "closed"
+        assert run.con.execute("select count(distinct layer) from tensors where tensor = 'dy'").fetchall() == [
+            (n_layers,)
+        ]
