@@ -75,7 +75,7 @@ def examine(target: Target, arguments: Sequence[str], given: Mapping[str, object
         layers, notes = _read(path)
         recorded = {layer.name for layer in layers if layer.tensors}
         gemms = compare(watched, hooks, recorded)
-        return Examination(target.title, watched.stepped, layers, gemms, [*summary.problems, *notes])
+        return Examination(target.title, watched.stepped, layers, gemms, [*dict.fromkeys([*summary.problems, *notes])])
 
 
 def _plain(options: CaptureOptions) -> CaptureOptions:

@@ -122,3 +122,12 @@ def test_no_such_script(tmp_path: Path) -> None:
     done = doctor(tmp_path, "train.py")
     assert done.returncode == 2
     assert done.stderr.startswith("fp8debug: no such script: train.py")
+
+
+def test_what_was_said_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\nnet = torch.nn.Linear(4, 4)\nfor _ in range(2): net(torch.ones(2, 4)).sum().backward()\n"
+    )
+    done = doctor(tmp_path, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("no optimizer stepped, so 2 micro-batches count as one step") == 1
