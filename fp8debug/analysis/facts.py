@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fp8debug.analysis.liveness import liveness
 from fp8debug.analysis.run import Run
-from fp8debug.rundir import RunDir
+from fp8debug.rundir import LayerInfo, RunDir
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ from operand
 
 def run_facts(run: Run) -> RunFacts:
     """Read what was run from the manifest, the locks and the table `steps`."""
-    manifest, layers = run.manifest, [layer.info for layer in run.layers]
+    manifest, layers = run.manifest, _layers(run)
     row = run.sql(_STEPS).fetchall()[0]
     alive = liveness(RunDir(run.path), manifest)
     return RunFacts(
@@ -139,6 +139,15 @@ def run_facts(run: Run) -> RunFacts:
         loss=Course(*row[5:9]),
         grad_norm=Course(*row[9:13]),
     )
+
+
+def _layers(run: Run) -> list[LayerInfo]:
+    """The GEMM layers, without stacks of experts of which only the parts, such as `experts.w[3]`, ran."""
+    layers = [layer.info for layer in run.layers]
+    parted = {layer.name.rpartition("[")[0] for layer in layers if layer.name.endswith("]")}
+    if parted:
+        parted -= {name for (name,) in run.sql("select distinct layer from records").fetchall()}
+    return [layer for layer in layers if layer.name not in parted]
 
 
 def health(run: Run) -> Health:

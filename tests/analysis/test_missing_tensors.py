@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +45,18 @@ def test_keys_and_values_belong_to_attention_alone(new_run: NewRun) -> None:
     run.add("mlp", "x", VALUES, step=0, pass_="eval")
     run.add("attention", "key", VALUES, step=0, pass_="eval")
     assert _absences(run) == ["no value was recorded for attention"]
+
+
+def test_a_stack_is_its_experts(new_run: NewRun, synthetic_run: ModuleType) -> None:
+    """Unless it runs as a whole too."""
+    names = ["up", "up[0]", "up[1]", "down", "down[0]"]
+    run = new_run(tensors=["x"], layers=[synthetic_run.layer_info(name) for name in names])
+    for name in ("up[0]", "up[1]", "down", "down[0]"):
+        run.add(name, "x", VALUES, step=0)
+    run.write()
+    with open_run(run.path, threads=1) as opened:
+        facts = build_report(opened).run
+    assert (facts.n_layers, facts.n_layers_matched) == (4, 4)
 
 
 def test_keys_that_were_nowhere(new_run: NewRun) -> None:
