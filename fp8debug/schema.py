@@ -59,7 +59,7 @@ STEPS = Table(
         Column(
             "loss",
             "float64",
-            "mean over micro-batches, or their sum where a trainer gives shares; loss scale divided out",
+            "mean over the step's micro-batches (sum of a trainer's shares), loss scale divided out",
         ),
         Column("losses", "list<float64>", "the loss of each micro-batch, loss scale divided out"),
         Column("loss_source", "string", "backward: the tensor backward() was called on | log: given by session.log"),

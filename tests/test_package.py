@@ -97,8 +97,9 @@ def test_installed_command_runs(installed: Installed) -> None:
 def test_installed_subpackages_import(installed: Installed) -> None:
     code = (
         "import fp8debug.hooks, fp8debug.analysis, fp8debug.cli, fp8debug\n"
-        "from fp8debug.analysis.views import sql_files\n"
-        "print(fp8debug.__file__); print(len(sql_files())); print(fp8debug.attach.__name__, fp8debug.open_run.__name__)"
+        "from pathlib import Path\n"
+        "n_views = len([*Path(fp8debug.__file__).parent.rglob('*.sql')])\n"
+        "print(fp8debug.__file__); print(n_views); print(fp8debug.attach.__name__, fp8debug.open_run.__name__)"
     )
     where, n_views, names = installed.run("-c", code).splitlines()
     assert Path(where).is_relative_to(installed.python.parent.parent)

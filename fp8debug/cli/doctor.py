@@ -24,10 +24,11 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say what a capture could do here, and what it would record of a script.
+    """Say what would be recorded of a script, and what not.
 
-    With a script: which of its layers and GEMMs would be recorded and which not, and why. It runs until its first
-    optimizer step is done, with its standard output on standard error; nothing of it is kept.
+    Its layers and all GEMMs of its first step, those that are not recorded with the reason. It runs until its first
+    optimizer step is done, with its standard output on standard error; nothing of it is kept. Without a script: what a
+    capture could do here.
     """
     from fp8debug.cli.render.doctor import environment_text, examination_text, report_json
     from fp8debug.hooks.environment import look_around

@@ -40,9 +40,7 @@ VERBS = (
     Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
     Verb("control", "control", "Change what a running capture records."),
     Verb("runs", "runs", "List the recorded runs, newest last."),
-    Verb(
-        "doctor", "doctor", "Say what a capture could do here, and what it would record of a script.", takes_script=True
-    ),
+    Verb("doctor", "doctor", "Say what would be recorded of a script, and what not.", takes_script=True),
     Verb("run", "attach", "The same as attach.", hidden=True, takes_script=True),
 )
 

@@ -16,6 +16,7 @@ from fp8debug.hooks.probe.gemms import GemmProbe
 from fp8debug.hooks.recorder import Recorder
 from fp8debug.hooks.roster import Roster
 from fp8debug.hooks.schedule import Schedule
+from fp8debug.hooks.transforms import held_by, is_plain
 from fp8debug.replay import Moment, ScaleInForce
 
 MAX_BUFFERED_BYTES = 32 << 20
@@ -120,6 +121,8 @@ class Observation:
         started_s = 0.0 if self._flight is None else time.perf_counter()
         if not seen.framework and (emulated := self._emulated_scales(seen.layer, seen.tensor)):
             seen = seen._replace(framework=emulated)
+        if not is_plain(seen.value):
+            seen = seen._replace(value=held_by(seen.value))
         facts = self._recorder.record(seen, sampled=sampled, raw=raw)
         if facts is not None and self._probe is not None and seen.layer not in self._not_probed:
             self._probe.observe(seen, facts)

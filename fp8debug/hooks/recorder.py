@@ -21,7 +21,7 @@ from fp8debug.hooks.payloads import PayloadFacts, count_codes, decoded, facts_of
 from fp8debug.hooks.rows import RowMaker
 from fp8debug.hooks.scales import InForce
 from fp8debug.hooks.tables import Batch
-from fp8debug.hooks.transforms import outside_transforms, unwrapped
+from fp8debug.hooks.transforms import is_plain, outside_transforms, unwrapped
 from fp8debug.recipes import Recipe
 from fp8debug.replay import Moment, ScaleInForce
 
@@ -105,6 +105,8 @@ class Recorder:
     ) -> Facts | None:
         seq = self._next_seq()
         try:
+            if not is_plain(value):
+                raise UnsupportedDtype(f"{type(value).__name__} cannot be measured: it is made of several tensors")
             taken = self._measure(seq, seen, value, sampled, payload)
         except UnsupportedDtype as error:
             self._add_unsupported(seq, seen, str(error))

@@ -93,8 +93,9 @@ def test_both_ranks_finish_and_each_says_what_it_did_not_see(tmp_path: Path) -> 
     ]
     assert {row["amax"] is None for row in empty if row["tensor"] == "w"} == {False}, "the weight is there all the same"
     assert rows(run, "tensors", "skipped.experts.3", 1) == []
-    (told,) = rows(run, "events", "skipped.experts.3", 1)
-    assert told["kind"] == "never_fired"
+    # DDP gives it the other rank's gradient: it was trained, but not seen, which is said of the first step too.
+    told = [event["kind"] for event in rows(run, "events", "skipped.experts.3", 1)]
+    assert sorted(told) == ["history_absent", "never_fired"]
     assert rows(run, "events", "skipped.experts.3", 0) == []
     assert "fp8debug: rank 1: warning: 1 matched layer never ran: skipped.experts.3" in said[0]
     assert [(info.rank, info.world_size, info.status) for info in RunDir(run).read_ranks()] == [

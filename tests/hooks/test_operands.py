@@ -11,6 +11,10 @@ import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.testing._internal.two_tensor import TwoTensor
+
+from fp8debug.hooks.observed import Observed
+from fp8debug.replay import Moment
 
 if TYPE_CHECKING:
     from tests.hooks.conftest import Attach, Recorded
@@ -171,3 +175,44 @@ def test_hooks_of_the_user_come_after_ours(attach: Attach, recorded: Recorded) -
     with attach(layer, tensors=["y", "dy"]):
         layer(torch.ones(1, 2)).sum().backward()
     assert {row["tensor"]: row["amax"] for row in recorded.rows("tensors")} == {"y": 1.0, "dy": 100.0}
+
+
+def test_weights_that_are_other_tensors(attach: Attach, recorded: Recorded) -> None:
+    """A class that stands for one tensor is looked into; one that stands for several is said to be none."""
+    plain, wrapped, double = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+    weight = wrapped.weight.detach().clone()
+    wrapped.weight = nn.Parameter(Cover(weight))
+    double.weight = nn.Parameter(TwoTensor(weight.clone(), weight.clone()))
+    with attach(nn.Sequential(plain, wrapped, double), tensors=["w"]) as session:
+        session._observation.observe(Observed("1", "w", wrapped.weight, weight.dtype, Moment(0, 0, 0, "forward")))
+        session._observation.observe(Observed("2", "w", double.weight, weight.dtype, Moment(0, 0, 0, "forward")))
+    row = recorded.row("tensors", layer="1")
+    assert (row["status"], row["amax"]) == ("ok", weight.abs().max().item())
+    row = recorded.row("tensors", layer="2")
+    assert (row["status"], row["amax"]) == (
+        "unsupported dtype: TwoTensor cannot be measured: it is made of several tensors",
+        None,
+    )
+
+
+class Cover(torch.Tensor):
+    """A tensor without memory of its own, as wrappers of weights are."""
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> Cover:
+        return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype)  # type: ignore[attr-defined, no-any-return]
+
+    def __init__(self, held: Tensor) -> None:
+        self.held = held
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["held"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Tensor], *about: Any) -> Cover:
+        return Cover(inner["held"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*(a.held if isinstance(a, Cover) else a for a in args), **(kwargs or {}))
+        return Cover(result) if func is torch.ops.aten.detach.default else result
