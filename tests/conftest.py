@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -74,3 +77,49 @@ def golden() -> Callable[[str, str], None]:
         )
 
     return check
+
+
+class WarmPython:
+    """Starts Python processes that have imported `modules` already; see warm.py."""
+
+    def __init__(self, *modules: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(ROOT / "tests" / "warm.py"), *modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def run(self, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """As `subprocess.run([sys.executable, *arguments], cwd=folder)`, its output captured; numba is not loaded."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with tempfile.TemporaryDirectory() as place:
+            files = {name: f"{place}/{name}" for name in ("stdout", "stderr")}
+            request = {"arguments": arguments, "folder": str(folder), **files}
+            request["environment"] = {"FP8DEBUG_ENGINE": "torch", **environment}
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+            code = int(self._process.stdout.readline())
+            texts = {name: Path(file).read_text(encoding="utf-8") for name, file in files.items()}
+        return subprocess.CompletedProcess(arguments, code, **texts)
+
+    def close(self) -> None:
+        """No more of them."""
+        self._process.communicate()
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    """Processes that have imported torch and fp8debug."""
+    warm = WarmPython("fp8debug.cli.watch", "fp8debug.analysis.run", "torch._dynamo")
+    yield warm
+    warm.close()
+
+
+@pytest.fixture(scope="session")
+def warm_trainers() -> Iterator[WarmPython]:
+    """Processes that have imported the trainers as well."""
+    trainers = ("transformers.trainer", "transformers.models.llama.modeling_llama", "accelerate", "lightning.pytorch")
+    warm = WarmPython("fp8debug.cli.watch", "torchao.float8", *trainers)
+    yield warm
+    warm.close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,31 +23,20 @@ EXAMPLES = {
 
 
 def command_of(example: Path, arguments: str) -> list[str]:
-    """The one line of its docstring, up to the report, with `arguments` for the script."""
+    """The one line of its docstring, up to the report, as after `python`, with `arguments` for the script."""
     (line,) = re.findall(r"^    (.+?) && fp8debug report\b", example.read_text(encoding="utf-8"), re.MULTILINE)
     words = [*shlex.split(line), *shlex.split(arguments)]
-    programs = {"python": [sys.executable], "fp8debug": [sys.executable, "-m", "fp8debug"]}
-    return [*programs[words[0]], *(str(example) if word.endswith(example.name) else word for word in words[1:])]
+    program = {"python": [], "fp8debug": ["-m", "fp8debug"]}[words[0]]
+    return [*program, *(str(example) if word.endswith(example.name) else word for word in words[1:])]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_example(name: str, repository: Path, tmp_path: Path) -> None:
+def test_example(name: str, repository: Path, tmp_path: Path, warm_trainers: Any) -> None:
     arguments, n_layers = EXAMPLES[name]
-    quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # torchrun
-    done = subprocess.run(
-        command_of(repository / "examples" / name, arguments),
-        cwd=tmp_path,
-        env=os.environ | quiet | {"PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
+    done = warm_trainers.run(tmp_path, *command_of(repository / "examples" / name, arguments), PATH=path)
     assert done.returncode == 0, done.stderr[-3000:]
-    run_dir = find_run(None, tmp_path / "fp8debug-runs")
-    with open_run(run_dir.path) as run:
+    with open_run(find_run(None, tmp_path / "fp8debug-runs").path) as run:
         assert run.manifest.status == "closed"
-        assert run.con.execute("select count(distinct layer) from tensors where tensor = 'dy'").fetchall() == [
-            (n_layers,)
-        ]
+        trained = run.con.execute("select count(distinct layer) from tensors where tensor = 'dy'").fetchall()
+        assert trained == [(n_layers,)]

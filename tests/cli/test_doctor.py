@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +43,16 @@ for step in range(100):
 """
 
 
-def doctor(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fp8debug", "doctor", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+Doctor = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_here(tmp_path: Path) -> None:
-    done = doctor(tmp_path)
+@pytest.fixture
+def doctor(warm_python: Any, tmp_path: Path) -> Doctor:
+    return lambda *arguments: warm_python.run(tmp_path, "-m", "fp8debug", "doctor", *arguments)
+
+
+def test_here(tmp_path: Path, doctor: Doctor) -> None:
+    done = doctor()
     assert (done.returncode, done.stderr) == (0, "")
     assert f"torch {torch.__version__}" in done.stdout
     assert [line.split() for line in done.stdout.splitlines() if "transformer_engine" in line] == [
@@ -58,9 +61,9 @@ def test_here(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_script(tmp_path: Path) -> None:
+def test_script(tmp_path: Path, doctor: Doctor) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = doctor(tmp_path, "--exclude", "fc2", "--json", "train.py")
+    done = doctor("--exclude", "fc2", "--json", "train.py")
     assert done.returncode == 0, done.stderr
     assert "on standard output" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
@@ -92,9 +95,9 @@ def test_script(tmp_path: Path) -> None:
     sees="which layers and GEMMs would be recorded and which not, and why",
     limits="GEMMs inside fused attention kernels are not counted",
 )
-def test_words(tmp_path: Path) -> None:
+def test_words(tmp_path: Path, doctor: Doctor) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    lines = doctor(tmp_path, "train.py").stdout.splitlines()
+    lines = doctor("train.py").stdout.splitlines()
     assert lines[0] == "SCRIPT train.py: its first step was run"
     assert "LAYERS  4 of 4 GEMM layers would be recorded" in lines
     # 10x16x24 + 10x24x16 + 10x16x8 of those and 2 x 5x16x5 and 2 x 5x5x16 in the attention.
@@ -111,23 +114,23 @@ def test_words(tmp_path: Path) -> None:
         ("raise KeyError('mine')", 1, "KeyError: 'mine'"),
     ],
 )
-def test_scripts_that_do_not_train(text: str, code: int, said: str, tmp_path: Path) -> None:
+def test_scripts_that_do_not_train(text: str, code: int, said: str, tmp_path: Path, doctor: Doctor) -> None:
     (tmp_path / "train.py").write_text(text)
-    done = doctor(tmp_path, "train.py")
+    done = doctor("train.py")
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
 
 
-def test_no_such_script(tmp_path: Path) -> None:
-    done = doctor(tmp_path, "train.py")
+def test_no_such_script(tmp_path: Path, doctor: Doctor) -> None:
+    done = doctor("train.py")
     assert done.returncode == 2
     assert done.stderr.startswith("fp8debug: no such script: train.py")
 
 
-def test_what_was_said_is_said_once(tmp_path: Path) -> None:
+def test_what_was_said_is_said_once(tmp_path: Path, doctor: Doctor) -> None:
     (tmp_path / "train.py").write_text(
         "import torch\nnet = torch.nn.Linear(4, 4)\nfor _ in range(2): net(torch.ones(2, 4)).sum().backward()\n"
     )
-    done = doctor(tmp_path, "train.py")
+    done = doctor("train.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("no optimizer stepped, so 2 micro-batches count as one step") == 1

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -18,26 +19,28 @@ RunScript = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
-def run_script() -> RunScript:
+def run_script(warm_trainers: Any) -> RunScript:
     """`run_script(folder, "hf_trainer.py", *arguments, attach=[...])`: the script's standard output."""
 
     def run(folder: Path, name: str, *arguments: str, attach: list[str] | None = None, ranks: int = 1) -> str:
         script = [str(SCRIPTS / name), *arguments]
-        inner = script if attach is None else ["-m", "fp8debug", "attach", *attach, *script]
-        torchrun = ["-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-        command = inner if ranks == 1 else [*torchrun, f"--nproc-per-node={ranks}", *inner]
-        quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=folder,
-            env=os.environ | quiet | {"OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
+        command = script if attach is None else ["-m", "fp8debug", "attach", *attach, *script]
+        environment = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
+        if ranks == 1:
+            done = warm_trainers.run(folder, *command, **environment)
+        else:
+            torchrun = ["-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+            done = subprocess.run(
+                [sys.executable, *torchrun, f"--nproc-per-node={ranks}", *command],
+                cwd=folder,
+                env=os.environ | environment | {"FP8DEBUG_ENGINE": "torch"},
+                capture_output=True,
+                text=True,
+                timeout=170,
+                check=False,
+            )
         assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
+        return str(done.stdout)
 
     return run
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -315,11 +313,12 @@ print(loss.item())
 
 
 @pytest.mark.parametrize("how", ["wrapped", "in place", "function"])
-def test_scripts_that_know_nothing_of_us(tmp_path: Path, read_run: Read, how: str) -> None:
+def test_scripts_that_know_nothing_of_us(tmp_path: Path, read_run: Read, how: str, warm_python: Any) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("{how}", how))
-    command = [sys.executable, "-m", "fp8debug", "attach", "--every", "1", "--out", str(tmp_path / "run"), str(script)]
-    watched = subprocess.run(command, capture_output=True, text=True, check=True)
+    options = ["--every", "1", "--out", "run"]
+    watched = warm_python.run(tmp_path, "-m", "fp8debug", "attach", *options, str(script))
+    assert watched.returncode == 0, watched.stderr
     run = read_run(tmp_path / "run")
     seen = {(row["step"], row["layer"], row["tensor"]) for row in run.rows("tensors")}
     assert seen == {(step, layer, tensor) for step in (0, 1) for layer in "ab" for tensor in ("x", "w", "dy")}
