@@ -96,8 +96,8 @@ class WarmPython:
         assert self._process.stdin is not None and self._process.stdout is not None
         with tempfile.TemporaryDirectory() as place:
             files = {name: f"{place}/{name}" for name in ("stdout", "stderr")}
-            request = {"arguments": arguments, "folder": str(folder), **files}
-            request["environment"] = {"FP8DEBUG_ENGINE": "torch", **environment}
+            settings = {"FP8DEBUG_ENGINE": "torch", **environment}
+            request = {"arguments": arguments, "folder": str(folder), "environment": settings, **files}
             print(json.dumps(request), file=self._process.stdin, flush=True)
             code = int(self._process.stdout.readline())
             texts = {name: Path(file).read_text(encoding="utf-8") for name, file in files.items()}

@@ -200,7 +200,7 @@ class Cover(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> Cover:
-        return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype)  # type: ignore[attr-defined, no-any-return]
+        return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype)
 
     def __init__(self, held: Tensor) -> None:
         self.held = held
@@ -213,6 +213,6 @@ class Cover(torch.Tensor):
         return Cover(inner["held"])
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         result = func(*(a.held if isinstance(a, Cover) else a for a in args), **(kwargs or {}))
         return Cover(result) if func is torch.ops.aten.detach.default else result

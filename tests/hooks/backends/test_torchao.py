@@ -135,7 +135,7 @@ def test_conversion_after_attach(tmp_path: Path, capsys: pytest.CaptureFixture[s
     how="inside torch.compile: operators in the graph",
     sees="x, w, dy in high precision",
     limits="no payload: the casts are inside the graph; said, and an event not_captured for each layer. "
-    "Compilers may fuse otherwise around what is recorded: losses can differ in their last bits from a bare compiled run",
+    "Compilers may fuse otherwise around what is recorded: losses can differ from a bare run's in their last bits",
 )
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_casts_inside_a_graph_are_said_to_be_unseen(tmp_path: Path) -> None:
