@@ -212,6 +212,7 @@ def two_layers() -> nn.Sequential:
 def test_attached_after_the_first_call(
     attach: Attach, recorded: Recorded, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """C51: hooks that are registered after compilation never run; here they do."""
     model = two_layers()
     call = torch.compile(model, backend="eager")
     train(model, call, 1)
@@ -225,6 +226,7 @@ def test_attached_after_the_first_call(
 def test_silence_is_said_in_the_first_step_and_mended(
     attach: Attach, recorded: Recorded, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """C51, where the graphs cannot be made anew beforehand: 0 of 2 layers in the first step, said at its end."""
     model = two_layers()
     call = torch.compile(model, backend="eager")
     train(model, call, 1)

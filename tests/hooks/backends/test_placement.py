@@ -77,7 +77,7 @@ def test_plain_tensors_and_those_on_their_way() -> None:
 def test_a_weight_that_is_a_shard(
     rows: int, shape: list[int], status: str, become: Become, attach: Attach, recorded: Recorded
 ) -> None:
-    """What module.weight is depends on when one looks (pytorch issue 144289). Here: the second of two ranks."""
+    """C60: what module.weight is depends on when one looks (pytorch issue 144289). Here: the second of two ranks."""
     become(1, 2)
     mesh = init_device_mesh("cpu", (2,))
     layer = nn.Linear(8, rows, bias=False)
