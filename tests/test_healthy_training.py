@@ -15,12 +15,12 @@ RECIPES = ("current", "delayed:amax_history_len=16", "delayed")
 
 
 def record_training(train_gpt: ModuleType, activation: str, run_dir: Path) -> float:
-    """Train with capture in every fourth step; returns the last step's loss."""
+    """Train with capture in every second step; returns the last step's loss."""
     zero_init = activation == "relu2"
     model = train_gpt.build_model(activation, zero_init=zero_init, d=64, seq=64, layers=N_LAYERS)
     optimizer = torch.optim.AdamW(model.parameters())
     data = train_gpt.batches(train_gpt.load_text(2_000_000), 8, 64, seed=0)
-    with fp8debug.attach(model, every=4, detail=(), run_dir=run_dir, recipes=RECIPES, quiet=True):
+    with fp8debug.attach(model, every=2, detail=(), run_dir=run_dir, recipes=RECIPES, quiet=True):
         for step in range(STEPS):
             for group in optimizer.param_groups:
                 group["lr"] = train_gpt.lr_at(step, STEPS, 1e-3)
