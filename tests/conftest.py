@@ -23,6 +23,15 @@ for _name in [name for name in os.environ if name.startswith("FP8DEBUG_")]:
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture(autouse=True)
+def no_graphs_left() -> Iterator[None]:
+    """Whatever a test has compiled goes with it: a capture that finds graphs has them made again, and says so."""
+    yield
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None and dynamo.convert_frame.input_codes.seen:
+        dynamo.reset()
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the source tree."""

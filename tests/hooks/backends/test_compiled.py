@@ -28,11 +28,6 @@ pytestmark = [  # what the compiler warns of by itself
 Read = Callable[[Path], "Recorded"]
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> None:
-    torch._dynamo.reset()
-
-
 class Model(nn.Module):
     """Two layers around an activation in place."""
 
