@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from fp8debug.hooks.manifest import installed_versions
+from fp8debug.hooks.measure.loading import best_engine
 from fp8debug.hooks.ranks import rank_and_world
 from fp8debug.rundir import RUNS_FOLDER
 
@@ -47,7 +48,7 @@ def look_around() -> Environment:
     rank, world = rank_and_world()
     return Environment(
         versions=installed_versions(),
-        engine="numba" if importlib.util.find_spec("numba") else "torch",
+        engine=best_engine(),
         devices=_devices(),
         rank=rank,
         world_size=world,

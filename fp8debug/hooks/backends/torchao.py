@@ -34,38 +34,47 @@ class TorchaoBackend:
 
     def __init__(self) -> None:
         self._modules = ModuleBackend()
-        self._handles: list[RemovableHandle] = []
+        self._handles: dict[str, tuple[RemovableHandle, RemovableHandle]] = {}
 
     def attach(self, model: nn.Module, layers: Sequence[FoundLayer], observer: Observer) -> None:
-        """Hook the layers, each with an observer of its own between it and `observer`."""
+        """Hook the layers, with an observer of our own between them and `observer`."""
+        watched = WithPayloads(observer)
+        self._modules.attach(model, layers, watched)
         for layer in layers:
-            watched = WithPayloads(observer, _rounds_scales(layer.module))
-            self._modules.attach(model, [layer], watched)
-            hooks = PayloadHooks(watched)
-            self._handles.append(layer.module.register_forward_pre_hook(hooks.before))
-            self._handles.append(layer.module.register_forward_hook(hooks.after, always_call=True))
+            self._release(layer.name)
+            watched.power_of_two[layer.name] = _rounds_scales(layer.module)
+            hooks = PayloadHooks(watched, layer.name)
+            self._handles[layer.name] = (
+                layer.module.register_forward_pre_hook(hooks.before),
+                layer.module.register_forward_hook(hooks.after, always_call=True),
+            )
 
     def detach(self) -> None:
         """Remove our hooks and no others."""
         self._modules.detach()
-        for handle in self._handles:
+        for name in tuple(self._handles):
+            self._release(name)
+
+    def _release(self, name: str) -> None:
+        for handle in self._handles.pop(name, ()):
             handle.remove()
-        self._handles.clear()
 
 
 class WithPayloads:
-    """The observer of one layer: everything goes to the session's own, operands with the payload that was seen."""
+    """Between hooks and the session's observer: everything goes there, operands with the payload that was seen."""
 
-    def __init__(self, observer: Observer, power_of_two: bool) -> None:
+    def __init__(self, observer: Observer) -> None:
         self.observer = observer
-        self._power_of_two = power_of_two
-        self.mode: PayloadMode | None = None
-        """Watches the layer's forward while that runs, if its step is sampled."""
-        self.waiting: dict[Moment, Observed] = {}
-        """Gradients that are about to be quantised, by their key; each for as long as its node runs."""
-        self.awaited: set[Moment] = set()
-        """Keys of gradients whose node is watched."""
-        self.latest: Moment | None = None
+        self.power_of_two: dict[str, bool] = {}
+        """Layer → whether it rounds its scales down to powers of two."""
+        self.modes: dict[str, PayloadMode] = {}
+        """Layer → what watches its forward while that runs, if its step is sampled."""
+        self.latest: dict[str, Moment] = {}
+        """Layer → the moment of its latest x."""
+        self.awaited: set[tuple[str, Moment]] = set()
+        """Layer and key of gradients whose node is watched."""
+        self.waiting: dict[tuple[str, Moment], Observed] = {}
+        """Gradients that are about to be quantised; each for as long as its node runs."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.observer, name)
@@ -73,53 +82,55 @@ class WithPayloads:
     def observe(self, seen: Observed) -> None:
         """Pass it on, or keep it until its payload is there."""
         if seen.tensor == "x":
-            self.latest = seen.moment
-        if seen.tensor == "dy" and seen.moment in self.awaited:
-            self.waiting[seen.moment] = seen
+            self.latest[seen.layer] = seen.moment
+        if seen.tensor == "dy" and (seen.layer, seen.moment) in self.awaited:
+            self.waiting[seen.layer, seen.moment] = seen
         else:
-            self.observer.observe(self.completed(seen, self.mode))
+            self.observer.observe(self.completed(seen, self.modes.get(seen.layer)))
 
     def completed(self, seen: Observed, mode: PayloadMode | None) -> Observed:
         """`seen` with the payload that `mode` has seen of it, if any."""
         quantised = None if mode is None else mode.seen.get(seen.tensor)
-        shape = seen.value.shape
-        payload = None if quantised is None else payload_of(quantised, seen.tensor, shape, self._power_of_two)
+        if quantised is None:
+            return seen
+        payload = payload_of(quantised, seen.tensor, seen.value.shape, self.power_of_two[seen.layer])
         return seen if payload is None else seen._replace(payload=payload)
 
 
 class PayloadHooks(ModuleHook):
-    """Turns the mode on around the GEMMs of one layer."""
+    """Turns a mode on around the GEMMs of one layer."""
 
-    def __init__(self, watched: WithPayloads) -> None:
+    def __init__(self, watched: WithPayloads, layer: str) -> None:
         self._watched = watched
+        self._layer = layer
 
     def before(self, module: nn.Module, args: Any) -> None:
         """Forward pre-hook: watch this forward if its step is sampled."""
-        watched = self._watched
-        if torch.compiler.is_compiling() or not watched.observer.active:
+        observer = self._watched.observer
+        if torch.compiler.is_compiling() or not observer.active:
             return
-        clock = watched.observer.clock
-        if module.training and watched.observer.is_sampled(clock.upcoming):
-            watched.mode = PayloadMode()
-            watched.mode.__enter__()  # type: ignore[no-untyped-call]
+        if module.training and observer.is_sampled(observer.clock.upcoming):
+            mode = self._watched.modes[self._layer] = PayloadMode()
+            mode.__enter__()  # type: ignore[no-untyped-call]
 
     def after(self, module: nn.Module, args: Any, output: Any) -> None:
         """Forward hook, called after a failed forward too: watch no more; have the node of the gradient watched."""
         watched = self._watched
-        mode, watched.mode = watched.mode, None
+        mode = watched.modes.pop(self._layer, None)
         if mode is None:
             return
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        if watched.latest is not None and isinstance(output, torch.Tensor) and "dy" in watched.observer.tensors:
+        moment = watched.latest.get(self._layer)
+        if moment is not None and isinstance(output, torch.Tensor) and "dy" in watched.observer.tensors:
             node = _node_of(output.grad_fn)
             if node is not None:
-                NodeHooks(watched, watched.latest._replace(pass_="backward")).attach(node)
+                NodeHooks(watched, (self._layer, moment._replace(pass_="backward"))).attach(node)
 
 
 class NodeHooks:
     """Turns the mode on around one node of the backward pass."""
 
-    def __init__(self, watched: WithPayloads, key: Moment) -> None:
+    def __init__(self, watched: WithPayloads, key: tuple[str, Moment]) -> None:
         self._watched = watched
         self._key = key
         self._mode = PayloadMode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -44,11 +45,12 @@ class Reporter:
         self._loops: dict[str, _Loop] = {}
         """Experts that were computed one by one, by the weight of them all."""
         self._said: set[tuple[str, str]] = set()
-        self._placements: list[WeightPlacements] = []
+        self._placements: WeakKeyDictionary[nn.Module, WeightPlacements] = WeakKeyDictionary()
 
     def watch(self, model: nn.Module) -> None:
-        """Know the wrappers around the weights of one more model."""
-        self._placements.append(WeightPlacements(model))
+        """Know the wrappers around the weights of a model."""
+        if model not in self._placements:
+            self._placements[model] = WeightPlacements(model)
 
     def forward(
         self, layer: FoundLayer, operands: Operands, gemm: Gemm, source: Source | None, autocast: torch.dtype | None
@@ -134,7 +136,7 @@ class Reporter:
         weight = layer.module._parameters.get(layer.parameter)
         if weight is None:
             return LOCAL
-        of = (p.of(layer.module, layer.parameter, weight, LOCAL, moment.step) for p in self._placements)
+        of = (p.of(layer.module, layer.parameter, weight, LOCAL, moment.step) for p in self._placements.values())
         return next((placement for placement in of if placement is not LOCAL), LOCAL)
 
     def _parts(self, layer: FoundLayer, operands: Operands, gemm: Gemm, source: Source | None) -> list[Part]:
