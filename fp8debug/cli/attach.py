@@ -193,9 +193,11 @@ def attach(
             raise problem
         target = find_target(script, module=module)
         from fp8debug.cli.runner import load, run
+        from fp8debug.cli.spawned import WatchedFunction
         from fp8debug.cli.watch import Watch  # torch: only once everything cheap is in order
 
-        return Watch(lambda: run(load(target, args or ())), target.title, options).start()
+        program = Watch(lambda: run(load(target, args or ())), target.title, options, watched_function=WatchedFunction)
+        return program.start()
 
     # Called by main() outside the parser, which would turn a KeyboardInterrupt of the script into an exit code.
     ctx.obj.append(launch)

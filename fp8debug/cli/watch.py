@@ -38,6 +38,10 @@ NOTHING_RAN = (
 STOPPED_EARLY = "the script stopped before a model ran"
 
 
+MakeWatched = Callable[[Callable[..., Any], CaptureOptions, int, str, tuple[str, ...], str], Callable[..., Any]]
+"""Takes a function, options, number of processes, name of the launch, command and title; see `WatchedFunction`."""
+
+
 class Watch:
     """Runs `program` with capture on. `start()` makes ready and returns what runs it.
 
@@ -52,11 +56,16 @@ class Watch:
         *,
         command: Sequence[str] | None = None,
         has_parent: bool = False,
+        watched_function: MakeWatched | None = None,
     ) -> None:
+        """Args:
+        watched_function: makes what runs in processes that the program starts; None: they are left alone.
+        """
         self.program = program
         self.title = title
         self.options = options
         self.command = tuple(["fp8debug", *sys.argv[1:]] if command is None else command)
+        self.watched_function = watched_function
         self.has_parent = has_parent or os.environ.get(LAUNCH_VARIABLE, "").startswith(PARENT)
         self.process = os.getpid()
         self.heard = ""
@@ -86,13 +95,13 @@ class Watch:
     def run(self) -> int:
         """Run the program to its end; returns the exit code, or raises what the program raised."""
         with saving_on_sigterm(self._terminated):
-            self.spawns.start()
+            if self.watched_function is not None:
+                self.spawns.start()
             return self._run(hide_own_frames)
 
     def _reach(self, function: Callable[..., Any], n_processes: int) -> Callable[..., Any]:
         """Have processes of the script record into one directory, which is theirs alone."""
-        from fp8debug.cli.spawned import WatchedFunction
-
+        assert self.watched_function is not None
         options = self.options
         if options.resume is None:
             path = claim_for_spawned(options, self.title)
@@ -101,7 +110,7 @@ class Watch:
             path = Path(options.resume)
         self.spawned.append((RunDir(path), n_processes))
         launch = f"{PARENT}{process_name(os.getpid())}-{len(self.spawned)}"
-        return WatchedFunction(function, options, n_processes, launch, self.command, self.title)
+        return self.watched_function(function, options, n_processes, launch, self.command, self.title)
 
     def say(self, line: str) -> None:
         """Talk to the user, unless asked to be quiet."""

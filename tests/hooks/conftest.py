@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fp8debug
 from fp8debug.hooks.session import Session
@@ -131,3 +132,21 @@ def zygote() -> Iterator[Zygote]:
 def read_run() -> Callable[[Path], Recorded]:
     """Any run directory as `Recorded`."""
     return Recorded
+
+
+class Log(TorchDispatchMode):
+    """Names of the operations that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **kwargs or {})
+
+
+@pytest.fixture(scope="session")
+def operation_log() -> type[Log]:
+    """A dispatch mode of the script's own."""
+    return Log

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import optimizer as torch_optimizer
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -244,23 +243,11 @@ def test_function_transforms(attach: Attach, recorded: Recorded) -> None:
         assert rows[tensor]["amax"] == pytest.approx(float(value.abs().max()), rel=1e-6)
 
 
-class Log(TorchDispatchMode):
-    """Names of the operations that it sees."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(str(func))
-        return func(*args, **kwargs or {})
-
-
-def test_modes_of_the_script_see_nothing_of_ours(attach: Attach, recorded: Recorded) -> None:
+def test_modes_of_the_script_see_nothing_of_ours(attach: Attach, recorded: Recorded, operation_log: Any) -> None:
     def train(watch: Callable[[nn.Module], AbstractContextManager[object]]) -> tuple[int, list[str]]:
         model = nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 8))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with watch(model), FlopCounterMode(display=False) as flops, Log() as log:
+        with watch(model), FlopCounterMode(display=False) as flops, operation_log() as log:
             model(torch.ones(4, 16)).square().mean().backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -80,32 +80,22 @@ def test_bit_equal(reentrant: bool | None, backend: str, attach: Attach, recorde
     assert events <= {("precision_differs", f"attention.{gemm}") for gemm in ("qk", "pv")}
 
 
-class Log(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(str(func))
-        return func(*args, **kwargs or {})
-
-
-def test_modes_of_the_script_count_the_same(attach: Attach, recorded: Recorded) -> None:
+def test_modes_of_the_script_count_the_same(attach: Attach, recorded: Recorded, operation_log: Any) -> None:
     """Around the model, inside it, and entered in one hook and left in another."""
 
     class Inner(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            with Log() as self.log:
+            with operation_log() as self.log:
                 return x.tanh()
 
     def run(watch: Callable[[nn.Module], AbstractContextManager[object]]) -> tuple[Any, ...]:
         torch.manual_seed(0)
-        net, inner, between = Net().eval(), Inner(), Log()
+        net, inner, between = Net().eval(), Inner(), operation_log()
         model = nn.Sequential(net, inner).train()
         with watch(model):
-            model.register_forward_pre_hook(lambda *_: between.__enter__() and None)  # type: ignore[no-untyped-call]
-            model.register_forward_hook(lambda *_: between.__exit__(None, None, None))  # type: ignore[no-untyped-call]
-            with FlopCounterMode(display=False) as flops, Log() as log:
+            model.register_forward_pre_hook(lambda *_: between.__enter__() and None)
+            model.register_forward_hook(lambda *_: between.__exit__(None, None, None))
+            with FlopCounterMode(display=False) as flops, operation_log() as log:
                 model(torch.ones(2, 4, 5)).sum().backward()
         assert _get_current_dispatch_mode_stack() == []
         return flops.get_total_flops(), log.seen, between.seen, inner.log.seen
