@@ -249,6 +249,19 @@ GEMMS = Table(
     ),
 )
 
+WSAMPLE = Table(
+    "wsample",
+    "sampled: one row a weight that a GEMM read in low precision: the same fixed positions at every step",
+    (
+        *RECORD_KEY,
+        Column("fmt", "string", "element format of the codes"),
+        Column("stride", "int64", "positions 0, stride, 2*stride, ... of the flattened weight, local to the rank"),
+        Column("values", "list<float32>", "the weight there, in high precision; NULL where there is only the payload"),
+        Column("codes", "list<float32>", "the values of the codes there, before scale_inv"),
+        Column("scale_inv", "float32", "factor that the codes are multiplied with; NULL with one scale a block"),
+    ),
+)
+
 VALUES = Table(
     "values",
     "opt-in: raw tensors, one row a tensor row",
@@ -256,6 +269,19 @@ VALUES = Table(
         *RECORD_KEY,
         Column("row", "int64", "row of the tensor seen as (rows, last dimension)"),
         Column("values", "list<float32>", "the row's elements; every BF16, FP16 and FP8 value is exact in FP32"),
+    ),
+)
+
+EVALS = Table(
+    "evals",
+    "one row a benchmark score that was given by session.log(eval={...})",
+    (
+        Column("segment", "int32", "resume counter"),
+        Column("step", "int64", "optimizer step under way when it was given"),
+        Column("rank", "int32", "global rank"),
+        Column("unix_s", "float64", "wall-clock time", "s"),
+        Column("task", "string", "name of the benchmark"),
+        Column("score", "float64", "its score, in its own unit; higher is better"),
     ),
 )
 
@@ -275,5 +301,6 @@ EVENTS = Table(
 )
 
 TABLES: dict[str, Table] = {
-    table.name: table for table in (STEPS, TENSORS, SCALES, ERRORS, HISTOGRAMS, BLOCKS, CHANNELS, GEMMS, VALUES, EVENTS)
+    table.name: table
+    for table in (STEPS, TENSORS, SCALES, ERRORS, HISTOGRAMS, WSAMPLE, BLOCKS, CHANNELS, GEMMS, VALUES, EVALS, EVENTS)
 }

@@ -9,7 +9,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ PREFIX = "FP8DEBUG_"
 RUN_DIR_VARIABLE = "FP8DEBUG_RUN_DIR"
 """Set by a launcher for all the ranks that it starts; stronger than FP8DEBUG_OUT."""
 CONFIG_VARIABLE = "FP8DEBUG_CONFIG"
+FILE_NAME = "fp8debug.toml"
 LAUNCH_VARIABLE = "FP8DEBUG_LAUNCH"
 """A text of one's choice that all ranks of one launch share, and no other launch has; launchers of ours set it."""
 
@@ -39,6 +40,20 @@ class _Setting:
     @property
     def environment(self) -> str:
         return PREFIX + self.key.replace("-", "_").upper()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSettings:
+    """What a configuration file says of the rules that findings come from."""
+
+    source: str = ""
+    """The file, for messages."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """`[thresholds]`: numbers of the candidate rule, by name."""
+    rules: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """`[rules.<name>]`: severity, enabled and parameters of one rule."""
+    files: tuple[str, ...] = ()
+    """`rule-files`: the user's own rules, paths relative to the configuration file."""
 
 
 SETTINGS = {
@@ -73,6 +88,9 @@ SETTINGS = {
 }
 """Field of `CaptureOptions` to how it is written."""
 
+_OF_RULES = ("thresholds", "rules", "rule-files")
+"""What a configuration file says to the analysis, not to the capture."""
+
 
 def load_options(
     given: Mapping[str, object],
@@ -85,9 +103,10 @@ def load_options(
 
     Args:
         given: field name to value, from the command line; None and empty lists are not given.
-        config_file: TOML file; default: FP8DEBUG_CONFIG, else the nearest pyproject.toml with [tool.fp8debug].
+        config_file: TOML file; default: FP8DEBUG_CONFIG, else the nearest fp8debug.toml or pyproject.toml with
+            [tool.fp8debug].
         environment: variables; those that begin with FP8DEBUG_ are ours.
-        folder: where the search for pyproject.toml starts, upwards; default: the working directory.
+        folder: where the search for it starts, upwards; default: the working directory.
 
     Raises:
         UsageError: an unknown key or a bad value, with its source; a configuration file that cannot be read.
@@ -95,17 +114,48 @@ def load_options(
     values = _from_file(config_file or environment.get(CONFIG_VARIABLE), folder or Path.cwd())
     only_in_file = "exclude" in values
     values |= (told := _from_environment(environment))
-    for field, value in given.items():
+    for name, value in given.items():
         if value not in (None, [], ()):
-            setting = SETTINGS[field]
-            values[field] = _parsed(setting, f"--{setting.key}", value)
+            setting = SETTINGS[name]
+            values[name] = _parsed(setting, f"--{setting.key}", value)
     only_in_file = only_in_file and "exclude" not in told and given.get("exclude") in (None, [], ())
     return CaptureOptions(**values, exclude_must_match=not only_in_file)
 
 
+def load_rule_settings(
+    config_file: str | None = None, environment: Mapping[str, str] = os.environ, folder: Path | None = None
+) -> RuleSettings:
+    """What the configuration file says of the rules; the file is found as `load_options` finds it.
+
+    Raises:
+        UsageError: a file that cannot be read, or a value of the wrong form.
+    """
+    named = config_file or environment.get(CONFIG_VARIABLE)
+    source, table = _read_table(Path(named)) if named else _nearest_table(folder or Path.cwd())
+    given = {key.replace("_", "-"): value for key, value in table.items()}
+    rules = _table_of(given, "rules", source)
+    for name in rules:
+        _table_of(rules, name, f"{source}: rules")
+    try:
+        files = config.parse_texts(given["rule-files"]) if "rule-files" in given else ()
+    except BadValue as error:
+        raise UsageError(f"{source}: rule-files: got {given['rule-files']!r}; expected {error}") from error
+    home = Path(source.removesuffix(" [tool.fp8debug]")).parent
+    return RuleSettings(
+        source, _table_of(given, "thresholds", source), rules, tuple(str(home / file) for file in files)
+    )
+
+
+def _table_of(given: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
+    table = given.get(key, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{source}: {key} is {table!r}; expected a table, [{key}]")
+    return table
+
+
 def as_environment(given: Mapping[str, object], config_file: str | None = None) -> dict[str, str]:
     """Variables that mean to another process what `given` and `config_file` mean to `load_options` here."""
-    told = {SETTINGS[field].environment: value for field, value in given.items() if value not in (None, [], ())}
+    told = {SETTINGS[name].environment: value for name, value in given.items() if value not in (None, [], ())}
     variables = {
         name: json.dumps(list(value)) if isinstance(value, (list, tuple)) else str(value)
         for name, value in told.items()
@@ -126,32 +176,37 @@ def _from_variable(text: str) -> str | list[str]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    known = {setting.environment: field for field, setting in SETTINGS.items()} | {RUN_DIR_VARIABLE: "out"}
+    known = {setting.environment: name for name, setting in SETTINGS.items()} | {RUN_DIR_VARIABLE: "out"}
     ours = {name for name, value in environment.items() if name.startswith(PREFIX) and value}
     ours -= {CONFIG_VARIABLE, LAUNCH_VARIABLE}
     for variable in sorted(ours - set(known)):
         raise _unknown("environment", variable, [*known, CONFIG_VARIABLE, LAUNCH_VARIABLE])
     return {
-        field: _parsed(SETTINGS[field], name, _from_variable(environment[name]))
-        for name, field in known.items()
-        if name in ours
+        name: _parsed(SETTINGS[name], variable, _from_variable(environment[variable]))
+        for variable, name in known.items()
+        if variable in ours
     }
 
 
 def _from_file(named: str | None, folder: Path) -> dict[str, Any]:
-    source, table = _read_table(Path(named)) if named else _nearest_pyproject(folder)
-    known = {setting.key: field for field, setting in SETTINGS.items() if setting.in_file}
+    source, table = _read_table(Path(named)) if named else _nearest_table(folder)
+    known = {setting.key: name for name, setting in SETTINGS.items() if setting.in_file}
     values: dict[str, Any] = {}
     for written, value in table.items():
         key = written.replace("_", "-")
+        if key in _OF_RULES:
+            continue
         if key not in known:
-            raise _unknown(source, written, list(known))
+            raise _unknown(source, written, [*known, *_OF_RULES])
         values[known[key]] = _parsed(SETTINGS[known[key]], f"{source}: {written}", value)
     return values
 
 
-def _nearest_pyproject(folder: Path) -> tuple[str, dict[str, Any]]:
+def _nearest_table(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Of the nearest folder upwards that has fp8debug.toml, or a pyproject.toml with [tool.fp8debug]."""
     for place in (folder, *folder.parents):
+        if (place / FILE_NAME).is_file():
+            return _read_table(place / FILE_NAME)
         path = place / "pyproject.toml"
         if os.path.isfile(path):
             table = _read_toml(path).get("tool", {}).get("fp8debug")

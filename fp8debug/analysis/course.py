@@ -1,4 +1,4 @@
-"""How findings went over the steps, and which recipes spare them."""
+"""How suspects went over the steps, and which recipes spare them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fp8debug.analysis.findings import Finding, Point, Series, Verdict
 from fp8debug.analysis.judged import JudgedOperand
 from fp8debug.analysis.run import Run
+from fp8debug.analysis.suspects import Point, Series, Suspect, Verdict
 
 MAX_POINTS = 60
 
@@ -40,13 +40,13 @@ order by layer, tensor, recipe, place
 _SERIES_METRICS = ("sqnr_db", "sqnr_low_db", "gain", "underflow", "overflow", "scale_gap_bits")
 
 
-def with_details(run: Run, found: Sequence[Finding], judged: Iterable[JudgedOperand]) -> tuple[Finding, ...]:
-    """The same findings with their series and the recipes under which they are fine; at most two queries."""
+def with_details(run: Run, found: Sequence[Suspect], judged: Iterable[JudgedOperand]) -> tuple[Suspect, ...]:
+    """The same suspects with their series and the recipes under which they are fine; at most two queries."""
     if not found:
         return ()
     # Only the gap is known at steps that were not sampled, and only the view of all evidence has those.
-    of_gap = [finding for finding in found if metric_that_hurts(finding.worst) == "scale_gap_bits"]
-    sampled = [finding for finding in found if finding not in of_gap]
+    of_gap = [suspect for suspect in found if metric_that_hurts(suspect.worst) == "scale_gap_bits"]
+    sampled = [suspect for suspect in found if suspect not in of_gap]
     rows = [*_series_rows(run, "sampled_evidence", sampled), *_series_rows(run, "evidence", of_gap)]
     points = _points_by_operand(rows)
     under: dict[tuple[str, str], set[str]] = {}
@@ -54,28 +54,28 @@ def with_details(run: Run, found: Sequence[Finding], judged: Iterable[JudgedOper
         under.setdefault((operand.layer, operand.tensor), set()).add(operand.recipe)
     return tuple(
         replace(
-            finding,
-            series=_series(finding.worst, points.get((finding.layer, finding.tensor, finding.worst.recipe), ())),
-            fine_under=_fine_under(finding, under.get((finding.layer, finding.tensor), ())),
+            suspect,
+            series=_series(suspect.worst, points.get((suspect.layer, suspect.tensor, suspect.worst.recipe), ())),
+            fine_under=_fine_under(suspect, under.get((suspect.layer, suspect.tensor), ())),
         )
-        for finding in found
+        for suspect in found
     )
 
 
-def _series_rows(run: Run, source: str, found: Sequence[Finding]) -> list[tuple[Any, ...]]:
+def _series_rows(run: Run, source: str, found: Sequence[Suspect]) -> list[tuple[Any, ...]]:
     if not found:
         return []
     return run.sql(
         _SERIES.format(source=source),
         points=MAX_POINTS,
-        layers=[finding.layer for finding in found],
-        tensors=[finding.tensor for finding in found],
-        recipes=[finding.worst.recipe for finding in found],
+        layers=[suspect.layer for suspect in found],
+        tensors=[suspect.tensor for suspect in found],
+        recipes=[suspect.worst.recipe for suspect in found],
     ).fetchall()
 
 
-def _fine_under(finding: Finding, judged: Iterable[str]) -> tuple[str, ...]:
-    listed = {verdict.recipe for verdict in finding.verdicts}
+def _fine_under(suspect: Suspect, judged: Iterable[str]) -> tuple[str, ...]:
+    listed = {verdict.recipe for verdict in suspect.verdicts}
     return tuple(recipe for recipe in sorted(judged) if recipe not in listed)
 
 

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fp8debug.analysis.findings import Finding
 from fp8debug.analysis.run import Run
+from fp8debug.analysis.suspects import Suspect
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,11 @@ def judged_operands(run: Run) -> tuple[JudgedOperand, ...]:
 
 
 def judged(
-    run: Run, operands: Sequence[JudgedOperand], candidates: Sequence[Finding], watch: Sequence[Finding]
+    run: Run, operands: Sequence[JudgedOperand], candidates: Sequence[Suspect], watch: Sequence[Suspect]
 ) -> tuple[Judged, ...]:
     """What was judged and what was not, one entry a recipe."""
     done = {(operand.recipe, operand.layer, operand.tensor) for operand in operands}
-    verdicts = [verdict for finding in (*candidates, *watch) for verdict in finding.verdicts]
+    verdicts = [verdict for suspect in (*candidates, *watch) for verdict in suspect.verdicts]
     sources: dict[str, str] = {}
     left_out: list[tuple[str, str]] = []
     for recipe, layer, tensor, source, why in run.sql(_MEASURED).fetchall():

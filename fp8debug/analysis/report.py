@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from fp8debug.analysis.course import with_details
 from fp8debug.analysis.facts import Health, RunFacts, health, run_facts
-from fp8debug.analysis.findings import Finding, IsolatedHit, findings, isolated_hits
 from fp8debug.analysis.judged import Judged, judged, judged_operands
 from fp8debug.analysis.merge.facts import RankFacts, rank_facts
 from fp8debug.analysis.problems import Problem, problems
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.scope import Scope
+from fp8debug.analysis.suspects import IsolatedHit, Suspect, isolated_hits, suspects
 from fp8debug.errors import Fp8DebugError
 
 REPORT_VERSION = 1
@@ -30,9 +30,9 @@ class Report:
     verdict: str
     """candidates | none | not_enough_evidence: nothing, or too few steps, could be judged"""
     n_candidates: int
-    candidates: tuple[Finding, ...]
+    candidates: tuple[Suspect, ...]
     n_watch: int
-    watch: tuple[Finding, ...]
+    watch: tuple[Suspect, ...]
     n_isolated_hits: int
     isolated_hits: tuple[IsolatedHit, ...]
     problems: tuple[Problem, ...]
@@ -66,7 +66,7 @@ def build_report(run: Run, *, scope: Scope | None = None, top: int | None = None
         why = f" ({found_problems[0].message})" if found_problems else ""
         raise Fp8DebugError(f"no tensor was recorded in {run.path}{why}; record a run with `fp8debug attach train.py`")
     operands = judged_operands(run)
-    candidates, watch = findings(run)
+    candidates, watch = suspects(run)
     evidence = judged(run, operands, candidates, watch)
     isolated = isolated_hits(run)
     shown_candidates, shown_watch = candidates[:top], watch[:top]
@@ -89,7 +89,7 @@ def build_report(run: Run, *, scope: Scope | None = None, top: int | None = None
     )
 
 
-def _verdict(run: Run, evidence: tuple[Judged, ...], candidates: tuple[Finding, ...]) -> str:
+def _verdict(run: Run, evidence: tuple[Judged, ...], candidates: tuple[Suspect, ...]) -> str:
     if candidates:
         return "candidates"
     needed = run.thresholds["min_steps_short"]

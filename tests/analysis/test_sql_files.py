@@ -65,9 +65,9 @@ def test_a_view_creates_only_what_it_needs(new_run: NewRun) -> None:
 def test_every_column_has_a_meaning(empty_run: Run) -> None:
     views = views_with_columns(empty_run.con)
     assert [view.name for view in views] == [
-        "steps", "layers", "tensors", "scales", "errors", "histograms", "values", "events", "blocks", "channels",
-        "gemms", "scale_gaps", "tensor_errors", "block_errors", "gemm_errors", "channel_stats", "payloads",
-        "payload_checks", "row_classes", "evidence", "frozen_scales", "hits",
+        "steps", "layers", "tensors", "scales", "errors", "histograms", "values", "evals", "events", "blocks",
+        "channels", "gemms", "wsample", "scale_gaps", "tensor_errors", "block_errors", "gemm_errors", "channel_stats",
+        "payloads", "payload_checks", "row_classes", "evidence", "frozen_scales", "hits",
         "candidates", "watch", "isolated_hits", "layer_summary", "shards", "merged_histograms", "merged_tensors",
         "group_scales", "merged_errors", "merged_error_ratios", "rank_spread", "replica_checks",
     ]  # fmt: skip

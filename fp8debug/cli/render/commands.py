@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import shlex
 
-from fp8debug.analysis.findings import Finding
+from fp8debug.analysis.suspects import Suspect
 
 
-def operand_query(finding: Finding) -> str:
-    """The SQL behind one finding: its metrics at every sampled step."""
+def operand_query(suspect: Suspect) -> str:
+    """The SQL behind one suspect: its metrics at every sampled step."""
     return (
         "select step, recipe, sqnr_db, sqnr_low_db, underflow, gain, scale_gap_bits\n"
         "from tensor_errors\n"
-        f"where layer = {_literal(finding.layer)}\n"
-        f"  and tensor = {_literal(finding.tensor)}\n"
+        f"where layer = {_literal(suspect.layer)}\n"
+        f"  and tensor = {_literal(suspect.tensor)}\n"
         "order by recipe, step, microbatch"
     )
 

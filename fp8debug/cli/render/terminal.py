@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from fp8debug.analysis.findings import Finding
 from fp8debug.analysis.judged import Judged
 from fp8debug.analysis.report import Report
+from fp8debug.analysis.suspects import Suspect
 from fp8debug.analysis.thresholds import of_format
 from fp8debug.cli.render.commands import operand_query, sql_command
-from fp8debug.cli.render.finding import candidate_lines, watch_lines
 from fp8debug.cli.render.run_facts import run_lines
 from fp8debug.cli.render.stream import Looks
+from fp8debug.cli.render.suspect import candidate_lines, watch_lines
 from fp8debug.cli.render.tables import escape, named_columns, wrap
 from fp8debug.cli.render.wording import count, listed, operand, with_full_stop
 
@@ -112,9 +112,9 @@ def _candidates(report: Report, looks: Looks) -> Iterator[str]:
         "(SQNR) is below what it is for a healthy tensor.",
         looks.width,
     )
-    for place, finding in enumerate(report.candidates, 1):
+    for place, suspect in enumerate(report.candidates, 1):
         yield ""
-        yield from candidate_lines(place, finding, report.thresholds, looks)
+        yield from candidate_lines(place, suspect, report.thresholds, looks)
     yield from _and_more(report.n_candidates - len(report.candidates), "candidate", looks)
 
 
@@ -148,9 +148,9 @@ def _watch(report: Report, looks: Looks, run_path: str) -> Iterator[str]:
         return
     yield looks.bold(looks.yellow(f"WATCH: {count(report.n_watch, 'operand')}, effect on the loss unknown"))
     yield from wrap("Unusual, but not proven harmful: healthy trainings have such operands too.", looks.width)
-    for place, finding in enumerate(report.watch, 1):
+    for place, suspect in enumerate(report.watch, 1):
         yield ""
-        yield from watch_lines(place, finding, looks)
+        yield from watch_lines(place, suspect, looks)
     yield from _and_more(report.n_watch - len(report.watch), "operand", looks)
 
 
@@ -201,6 +201,6 @@ def _short_sql(run_path: str, query: str = "") -> str:
     return f"fp8debug sql {shlex.quote(run_path)}" + (f' "{query}"' if query else "")
 
 
-def _evidence_command(finding: Finding, looks: Looks, run_path: str) -> Iterator[str]:
-    yield f"  {looks.dim(f'# every number behind {operand(finding.layer, finding.tensor)}:')}"
-    yield from (f"  {line}" for line in sql_command(run_path, operand_query(finding)).splitlines())
+def _evidence_command(suspect: Suspect, looks: Looks, run_path: str) -> Iterator[str]:
+    yield f"  {looks.dim(f'# every number behind {operand(suspect.layer, suspect.tensor)}:')}"
+    yield from (f"  {line}" for line in sql_command(run_path, operand_query(suspect)).splitlines())

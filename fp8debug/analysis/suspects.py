@@ -72,7 +72,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Suspect:
     """An operand that is a candidate, or on the watch list."""
 
     layer: str
@@ -104,7 +104,7 @@ class IsolatedHit:
 
 _COLUMNS = [name for name in Verdict.__slots__ if name != "level"]
 
-_FINDINGS = f"""
+_SUSPECTS = f"""
 select layer, tensor, 'candidate' as level, {", ".join(_COLUMNS)} from candidates
 union all
 select layer, tensor, 'watch' as level, {", ".join(_COLUMNS)} from watch
@@ -115,23 +115,23 @@ _ANY_ISOLATED = "select count(*) from operands where level = 'hit' and not is_pe
 _ISOLATED = "select step, recipe, n_operands, db_lost, message from isolated_hits order by step, recipe"
 
 
-def findings(run: Run) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+def suspects(run: Run) -> tuple[tuple[Suspect, ...], tuple[Suspect, ...]]:
     """Candidates and watch list, each worst first.
 
     An operand that is a candidate under any recipe is only there; what other recipes say of it is in its verdicts.
     """
     by_operand: dict[tuple[str, str], list[Verdict]] = {}
-    for layer, tensor, level, *cells in run.sql(_FINDINGS).fetchall():
+    for layer, tensor, level, *cells in run.sql(_SUSPECTS).fetchall():
         values = dict(zip(_COLUMNS, cells, strict=True))
         values["criteria"] = tuple(values["criteria"])
         by_operand.setdefault((layer, tensor), []).append(Verdict(level=level, **values))
     found = [
-        Finding(layer, tensor, GEMMS.get(tensor, ()), tuple(sorted(verdicts, key=_badness)))
+        Suspect(layer, tensor, GEMMS.get(tensor, ()), tuple(sorted(verdicts, key=_badness)))
         for (layer, tensor), verdicts in by_operand.items()
     ]
-    found.sort(key=lambda finding: (_badness(finding.worst), finding.layer, finding.tensor))
-    candidates = tuple(finding for finding in found if finding.worst.level == "candidate")
-    return candidates, tuple(finding for finding in found if finding.worst.level == "watch")
+    found.sort(key=lambda suspect: (_badness(suspect.worst), suspect.layer, suspect.tensor))
+    candidates = tuple(suspect for suspect in found if suspect.worst.level == "candidate")
+    return candidates, tuple(suspect for suspect in found if suspect.worst.level == "watch")
 
 
 def isolated_hits(run: Run) -> tuple[IsolatedHit, ...]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from fp8debug.analysis.course import metric_that_hurts
-from fp8debug.analysis.findings import Finding, Series, Verdict
+from fp8debug.analysis.suspects import Series, Suspect, Verdict
 from fp8debug.analysis.thresholds import of_format
 from fp8debug.cli.render.sparkline import sparkline
 from fp8debug.cli.render.stream import Looks
@@ -19,42 +19,42 @@ _NUMBER = re.compile(r"[-+\d.]+")
 _IN_SHORT = {"underflow": "become zero", "overflow": "clipped", "scale_gap_bits": "too much scale"}
 
 
-def candidate_lines(place: int, finding: Finding, thresholds: Mapping[str, float], looks: Looks) -> Iterator[str]:
+def candidate_lines(place: int, suspect: Suspect, thresholds: Mapping[str, float], looks: Looks) -> Iterator[str]:
     """Heading, reason, what each recipe says, the evidence beside the healthy values, the course over the steps."""
-    feeds = f"feeds {listed(finding.gemms)}" if finding.gemms else ""
-    yield from _heading(place, finding, feeds, looks)
-    yield from _reasons(finding.verdicts, looks)
-    yield from _recipes(finding.verdicts, looks)
-    yield from _way_out(finding, looks)
-    yield from _evidence(finding.worst, thresholds, looks)
-    yield from _course(finding.series, finding.worst, looks)
+    feeds = f"feeds {listed(suspect.gemms)}" if suspect.gemms else ""
+    yield from _heading(place, suspect, feeds, looks)
+    yield from _reasons(suspect.verdicts, looks)
+    yield from _recipes(suspect.verdicts, looks)
+    yield from _way_out(suspect, looks)
+    yield from _evidence(suspect.worst, thresholds, looks)
+    yield from _course(suspect.series, suspect.worst, looks)
 
 
-def watch_lines(place: int, finding: Finding, looks: Looks) -> Iterator[str]:
+def watch_lines(place: int, suspect: Suspect, looks: Looks) -> Iterator[str]:
     """The short form: heading, reason, course."""
-    worst = finding.worst
-    yield from _heading(place, finding, "", looks)
+    worst = suspect.worst
+    yield from _heading(place, suspect, "", looks)
     yield from _reason(worst, looks)
-    others = [verdict.recipe for verdict in finding.verdicts[1:]]
+    others = [verdict.recipe for verdict in suspect.verdicts[1:]]
     if others:
         yield from wrap(f"Also under {listed(others)}.", looks.width, indent=_INDENT)
-    yield from _course(finding.series, worst, looks)
+    yield from _course(suspect.series, worst, looks)
 
 
-def _heading(place: int, finding: Finding, note: str, looks: Looks) -> Iterator[str]:
+def _heading(place: int, suspect: Suspect, note: str, looks: Looks) -> Iterator[str]:
     """`3. blocks.1.fc1 x  feeds fprop and wgrad      28.5 dB lost`; a long name goes over several lines, whole."""
     number = f"{place}."
-    name, loss = operand(finding.layer, finding.tensor), _loss(finding.worst)
+    name, loss = operand(suspect.layer, suspect.tensor), _loss(suspect.worst)
     left = f"{number:<{len(_INDENT)}}{name}" + (f"  {note}" if note else "")
     blanks = looks.width - display_width(left) - len(loss)
     if blanks >= 2:
         styled = f"{number:<{len(_INDENT)}}{looks.bold(name)}" + (f"  {looks.dim(note)}" if note else "")
         yield styled + (" " * blanks + looks.bold(loss) if loss else "")
         return
-    first, *rest = chunks(escape(finding.layer), looks.width - len(_INDENT))
+    first, *rest = chunks(escape(suspect.layer), looks.width - len(_INDENT))
     yield f"{number:<{len(_INDENT)}}{looks.bold(first)}"
     yield from (_INDENT + looks.bold(piece) for piece in rest)
-    yield _INDENT + "  ".join(filter(None, (escape(finding.tensor), note, loss)))
+    yield _INDENT + "  ".join(filter(None, (escape(suspect.tensor), note, loss)))
 
 
 def _loss(verdict: Verdict) -> str:
@@ -111,11 +111,11 @@ def _recipes(verdicts: Sequence[Verdict], looks: Looks) -> Iterator[str]:
     yield from (_INDENT + line for line in body)
 
 
-def _way_out(finding: Finding, looks: Looks) -> list[str]:
+def _way_out(suspect: Suspect, looks: Looks) -> list[str]:
     """Whether another recorded recipe would do."""
-    if finding.fine_under:
-        text = f"Fine under {listed([escape(recipe) for recipe in finding.fine_under])}."
-    elif len(finding.verdicts) > 1 and all(verdict.level == "candidate" for verdict in finding.verdicts):
+    if suspect.fine_under:
+        text = f"Fine under {listed([escape(recipe) for recipe in suspect.fine_under])}."
+    elif len(suspect.verdicts) > 1 and all(verdict.level == "candidate" for verdict in suspect.verdicts):
         text = "No recorded recipe saves it."
     else:
         return []

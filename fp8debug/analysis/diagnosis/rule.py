@@ -1,0 +1,149 @@
+"""One rule: read from its file, and changed by what the user says of it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from fp8debug.analysis.diagnosis.finding import CONFIDENCES, SEVERITIES
+from fp8debug.errors import UsageError, nearest
+
+_FILE = re.compile(r"-- (?P<meaning>[^\n]+)\n/\*\n(?P<head>.*?)\*/\n(?P<sql>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A number in the rule's condition: `$<name>` in its SQL."""
+
+    default: float
+    meaning: str
+    source: str
+    """Where the number comes from."""
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceColumn:
+    """A column of the rule's query that is shown as evidence where it is not NULL."""
+
+    column: str
+    title: str
+    """With the unit."""
+    healthy: str
+    """What it is in a healthy run; `{column}` stands for another column's value."""
+    format: str = ".4g"
+    """As in Python's format()."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule, as its file has it."""
+
+    name: str
+    meaning: str
+    """What it finds, in one line."""
+    severity: str
+    """One of SEVERITIES; the query's column `severity` may say otherwise for a place."""
+    sentence: str
+    """What is said of a place: `{column}` or `{column:.1f}` are the query's columns."""
+    advice: str
+    """What to do, in one or two sentences."""
+    sql: str
+    why: str = ""
+    """For the docs: why it matters, and what causes it."""
+    confidence: str = "likely"
+    """One of CONFIDENCES; the query's column `confidence` may say otherwise."""
+    priority: int = 50
+    """Order among rules of the same severity, lowest first."""
+    explains: tuple[str, ...] = ()
+    """Rules whose hits at the same operand follow from this one, and are not told."""
+    thresholds: tuple[str, ...] = ()
+    """Numbers of `fp8debug.analysis.thresholds` that its views compare with."""
+    parameters: Mapping[str, Parameter] | None = None
+    evidence: tuple[EvidenceColumn, ...] = ()
+    enabled: bool = True
+    values: Mapping[str, float] | None = None
+    """What the user sets parameters to."""
+
+    @property
+    def arguments(self) -> dict[str, float]:
+        """The number of each parameter."""
+        defaults = {name: parameter.default for name, parameter in (self.parameters or {}).items()}
+        return defaults | dict(self.values or {})
+
+    @property
+    def page(self) -> str:
+        """Its page in the documentation."""
+        return f"docs/rules/{self.name}.md"
+
+    def overridden(self, settings: Mapping[str, object], source: str) -> Rule:
+        """The rule with `severity`, `enabled` and parameters as `settings` has them.
+
+        Raises:
+            UsageError: an unknown name, or a value of the wrong type.
+        """
+        values: dict[str, float] = {}
+        changes: dict[str, Any] = {}
+        for name, value in settings.items():
+            where = f"{source}: rules.{self.name}.{name}"
+            if name == "severity":
+                changes[name] = _one_of(SEVERITIES, value, where)
+            elif name == "enabled":
+                if not isinstance(value, bool):
+                    raise UsageError(f"{where}: got {value!r}; expected true or false")
+                changes[name] = value
+            elif name in (self.parameters or {}):
+                if isinstance(value, bool) or not isinstance(value, (int, float)):
+                    raise UsageError(f"{where}: got {value!r}; expected a number such as {self.arguments[name]:g}")
+                values[name] = float(value)
+            else:
+                known = ["severity", "enabled", *(self.parameters or {})]
+                near = nearest(name, known) or known
+                raise UsageError(f"{where}: unknown; did you mean {' or '.join(near)}?")
+        return replace(self, **changes, values=values)
+
+
+def parse_rule(name: str, text: str, source: str) -> Rule:
+    """Read a rule file called `name`; `source` names it in messages.
+
+    Raises:
+        UsageError: it is not of the form that `fp8debug.analysis.rules` describes.
+    """
+    match = _FILE.match(text)
+    if match is None:
+        raise UsageError(
+            f"{source}: not a rule file; expected a first line `-- meaning`, then TOML between `/*` and `*/` on lines "
+            "of their own, then a SELECT"
+        )
+    try:
+        head = tomllib.loads(match["head"])
+    except ValueError as error:
+        raise UsageError(f"{source}: the part between /* and */ is not valid TOML: {error}") from error
+    known = {field.name for field in fields(Rule)} - {"name", "meaning", "sql", "values"}
+    for key in head:
+        if key not in known:
+            raise UsageError(
+                f"{source}: unknown key {key!r}; did you mean {' or '.join(nearest(key, known) or known)}?"
+            )
+    for key in ("severity", "sentence", "advice"):
+        if not isinstance(head.get(key), str):
+            raise UsageError(f'{source}: expected `{key} = "..."` between /* and */, got {head.get(key)!r}')
+    _one_of(SEVERITIES, head["severity"], f"{source}: severity")
+    _one_of(CONFIDENCES, head.get("confidence", "likely"), f"{source}: confidence")
+    try:
+        head["parameters"] = {key: Parameter(**value) for key, value in head.get("parameters", {}).items()}
+        head["evidence"] = tuple(EvidenceColumn(**entry) for entry in head.get("evidence", ()))
+    except TypeError as error:
+        raise UsageError(f"{source}: a parameter or an evidence column is incomplete: {error}") from error
+    for key in ("explains", "thresholds"):
+        head[key] = tuple(head.get(key, ()))
+    return Rule(name=name, meaning=match["meaning"], sql=match["sql"], **head)
+
+
+def _one_of(words: tuple[str, ...], value: object, where: str) -> str:
+    if value not in words:
+        raise UsageError(f"{where}: got {value!r}; expected {', '.join(words)}")
+    return str(value)
