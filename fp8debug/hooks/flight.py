@@ -26,7 +26,7 @@ from fp8debug.schema import TABLES
 MB = 1 << 20
 MEASURED_STEPS = 4
 """Steps that the cost is measured over; the first two of them, which pay for everything's start, are left out."""
-_AT_ONCE = ("events", "values")
+_AT_ONCE = ("events", "evals", "values")
 """Tables whose rows do not wait: what a person asked for, or should know now."""
 _THIN = ("tensors", "scales")
 """Tables that steps have which are not sampled."""

@@ -226,6 +226,10 @@ class Recorder:
         row = (self._segment, step, self._rank, time.time(), kind, layer, tensor, message)
         self._rows.batch.rows["events"].append(row)
 
+    def add_score(self, task: str, score: float, *, step: int) -> None:
+        """Note a benchmark score that the training gave."""
+        self._rows.batch.rows["evals"].append((self._segment, step, self._rank, time.time(), task, score))
+
     def add_late_events(self, cells: Callable[[], Iterable[EventCells]]) -> None:
         """Add events that are found on the writer's thread."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from fp8debug.errors import UsageError
 from fp8debug.hooks.attachment import Attachment
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.clock import Clock, FinishedStep
@@ -236,9 +237,22 @@ class Session:
         grad_norm: float | torch.Tensor | None = None,
         lr: float | None = None,
         tokens: int | None = None,
+        eval: Mapping[str, float] | None = None,
     ) -> None:
-        """Give numbers of the step under way; they win over what was found by itself."""
+        """Give numbers of the step under way; they win over what was found by itself.
+
+        Args:
+            loss, grad_norm, lr, tokens: of the step.
+            eval: benchmark scores by task, higher is better, such as {"gsm8k": 0.41}. They may be given after the
+                last step too, until the session is closed; each call adds to those before.
+
+        Raises:
+            UsageError: `eval` is no such mapping.
+        """
+        scores = {} if eval is None else _scores(eval)
         if self.active:
+            for task, score in scores.items():
+                self._recorder.add_score(task, score, step=self.clock.step)
             given = {"loss": loss, "grad_norm": grad_norm, "lr": lr, "tokens": tokens}
             self.watch.report.logged |= {k: as_scalar(v) for k, v in given.items() if v is not None}
 
@@ -297,3 +311,16 @@ class Session:
             action()
         except Exception as error:  # ours, never the training's
             self.fail(error)
+
+
+def _scores(given: object) -> dict[str, float]:
+    """Scores by task as plain numbers."""
+    if not isinstance(given, Mapping) or not all(isinstance(task, str) for task in given):
+        raise UsageError(f'session.log(eval={given!r}): expected scores by task, such as {{"gsm8k": 0.41}}')
+    scores = {}
+    for task, score in given.items():
+        try:
+            scores[task] = float(score)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"session.log(eval=...): the score of {task!r} is {score!r}; expected a number") from error
+    return scores
