@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fp8debug.analysis.course import with_details
+from fp8debug.analysis.diagnosis import Finding, RuleBook, diagnose, load_rules
 from fp8debug.analysis.facts import Health, RunFacts, health, run_facts
 from fp8debug.analysis.judged import Judged, judged, judged_operands
 from fp8debug.analysis.merge.facts import RankFacts, rank_facts
@@ -12,9 +14,23 @@ from fp8debug.analysis.problems import Problem, problems
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.scope import Scope
 from fp8debug.analysis.suspects import IsolatedHit, Suspect, isolated_hits, suspects
+from fp8debug.analysis.thresholds import THRESHOLDS
 from fp8debug.errors import Fp8DebugError
 
-REPORT_VERSION = 1
+REPORT_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RulesInForce:
+    """The rules that findings come from, where they are not those shipped."""
+
+    n_rules: int
+    disabled: tuple[str, ...]
+    """Rules that the user switched off."""
+    changed: tuple[str, ...]
+    """What the user changed: `clipping: severity = "warning"`, `threshold gap_bits = 2`."""
+    own_files: tuple[str, ...]
+    """Files of the user's own rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +40,20 @@ class Report:
     run: RunFacts
     scope: Scope
     """The part of the run that was looked at."""
+    verdict: str
+    """findings: an error or a warning | candidates: no such finding, but operands that should fall back to BF16 |
+    none | not_enough_evidence: neither, and nothing, or too few steps, could be judged"""
+    n_findings: int
+    n_errors: int
+    n_warnings: int
+    findings: tuple[Finding, ...]
+    """What is wrong, worst first."""
+    rules: RulesInForce
     health: Health
+    is_judged: bool
+    """Whether enough steps could be judged to call operands candidates, or not."""
     judged: tuple[Judged, ...]
     """One entry a recipe."""
-    verdict: str
-    """candidates | none | not_enough_evidence: nothing, or too few steps, could be judged"""
     n_candidates: int
     candidates: tuple[Suspect, ...]
     n_watch: int
@@ -46,15 +71,19 @@ class Report:
         return max((entry.n_steps for entry in self.judged), default=0)
 
 
-def build_report(run: Run, *, scope: Scope | None = None, top: int | None = None) -> Report:
+def build_report(
+    run: Run, *, scope: Scope | None = None, top: int | None = None, rules: RuleBook | None = None
+) -> Report:
     """Read a report from a run, or from the part of it that the run was opened at.
 
     Args:
         run: an open run.
         scope: what the run was opened with, to be told in the report.
         top: keep so many entries of each list; None: all.
+        rules: what findings come from; None: the rules as they are shipped.
 
     Raises:
+        UsageError: a rule of the user's that cannot be asked.
         Fp8DebugError: nothing was recorded, or nothing can be read.
     """
     if run.notice is not None:
@@ -69,14 +98,23 @@ def build_report(run: Run, *, scope: Scope | None = None, top: int | None = None
     candidates, watch = suspects(run)
     evidence = judged(run, operands, candidates, watch)
     isolated = isolated_hits(run)
+    rules = rules or load_rules()
+    findings = diagnose(run, rules)
+    is_judged = _is_judged(run, evidence)
     shown_candidates, shown_watch = candidates[:top], watch[:top]
     drawn = with_details(run, (*shown_candidates, *shown_watch), operands)
     return Report(
         run=facts,
         scope=scope or Scope(),
+        verdict=_verdict(findings, candidates, is_judged=is_judged),
+        n_findings=len(findings),
+        n_errors=_n_of(findings, "error"),
+        n_warnings=_n_of(findings, "warning"),
+        findings=findings[:top],
+        rules=_in_force(rules, run),
         health=values,
+        is_judged=is_judged,
         judged=evidence,
-        verdict=_verdict(run, evidence, candidates),
         n_candidates=len(candidates),
         candidates=drawn[: len(shown_candidates)],
         n_watch=len(watch),
@@ -89,12 +127,31 @@ def build_report(run: Run, *, scope: Scope | None = None, top: int | None = None
     )
 
 
-def _verdict(run: Run, evidence: tuple[Judged, ...], candidates: tuple[Suspect, ...]) -> str:
+def _verdict(findings: Sequence[Finding], candidates: Sequence[Suspect], *, is_judged: bool) -> str:
+    if any(finding.severity in ("error", "warning") for finding in findings):
+        return "findings"
     if candidates:
         return "candidates"
+    return "none" if is_judged else "not_enough_evidence"
+
+
+def _is_judged(run: Run, evidence: Sequence[Judged]) -> bool:
     needed = run.thresholds["min_steps_short"]
-    enough = any(entry.n_operands and entry.n_steps >= needed for entry in evidence)
-    return "none" if enough else "not_enough_evidence"
+    return any(entry.n_operands and entry.n_steps >= needed for entry in evidence)
+
+
+def _n_of(findings: Sequence[Finding], severity: str) -> int:
+    return sum(finding.severity == severity for finding in findings)
+
+
+def _in_force(rules: RuleBook, run: Run) -> RulesInForce:
+    replaced = [f"threshold {n} = {v:g}" for n, v in run.thresholds.items() if v != THRESHOLDS[n].default]
+    return RulesInForce(
+        n_rules=len(rules),
+        disabled=tuple(rule.name for rule in rules.disabled),
+        changed=(*replaced, *(f"{rule.name}: {change}" for rule in rules for change in rule.changes)),
+        own_files=tuple(rule.file for rule in rules if rule.file),
+    )
 
 
 def _worst_steps(isolated: tuple[IsolatedHit, ...], top: int | None) -> tuple[IsolatedHit, ...]:

@@ -59,6 +59,7 @@ def _finding(group: Sequence[Hit]) -> Finding:
         needs=worst.needs,
         evidence=worst.evidence,
         places=tuple(hit.place for hit in group),
+        page=worst.rule.page,
     )
 
 

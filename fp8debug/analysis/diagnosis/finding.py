@@ -59,6 +59,8 @@ class Finding:
     evidence: tuple[Evidence, ...]
     places: tuple[Place, ...]
     """One an operand (or GEMM, or rank), worst first."""
+    page: str = ""
+    """Where the rule is explained."""
 
     @property
     def worst(self) -> Place:

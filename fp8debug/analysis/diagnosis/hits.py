@@ -74,7 +74,8 @@ def hits_of(run: Run, rule: Rule) -> Iterator[Hit]:
 
 def _hit(rule: Rule, cells: dict[str, Any]) -> Hit:
     shown = {name: _Shown(value) for name, value in cells.items()}
-    severity, confidence = cells.get("severity") or rule.severity, cells.get("confidence") or rule.confidence
+    severity = rule.user_severity or cells.get("severity") or rule.severity
+    confidence = cells.get("confidence") or rule.confidence
     if severity not in SEVERITIES or confidence not in CONFIDENCES:
         raise UsageError(
             f"rule {rule.name}: its query gives severity {severity!r} and confidence {confidence!r}; expected one of "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fp8debug.analysis.diagnosis.finding import CONFIDENCES, SEVERITIES
@@ -54,6 +55,8 @@ class Rule:
     sql: str
     why: str = ""
     """For the docs: why it matters, and what causes it."""
+    symptom: str = ""
+    """For the docs: what a person sees that leads here, such as a loss that rises."""
     confidence: str = "likely"
     """One of CONFIDENCES; the query's column `confidence` may say otherwise."""
     priority: int = 50
@@ -67,6 +70,12 @@ class Rule:
     enabled: bool = True
     values: Mapping[str, float] | None = None
     """What the user sets parameters to."""
+    user_severity: str | None = None
+    """What the user sets the severity to, for every place."""
+    file: str = ""
+    """The file of a rule of the user's; empty: shipped."""
+    changes: tuple[str, ...] = ()
+    """What the user changed, such as `severity = "warning"`."""
 
     @property
     def arguments(self) -> dict[str, float]:
@@ -76,8 +85,8 @@ class Rule:
 
     @property
     def page(self) -> str:
-        """Its page in the documentation."""
-        return f"docs/rules/{self.name}.md"
+        """Where it is explained: its page in the documentation, or the user's file."""
+        return self.file or f"docs/rules/{self.name}.md"
 
     def overridden(self, settings: Mapping[str, object], source: str) -> Rule:
         """The rule with `severity`, `enabled` and parameters as `settings` has them.
@@ -90,7 +99,7 @@ class Rule:
         for name, value in settings.items():
             where = f"{source}: rules.{self.name}.{name}"
             if name == "severity":
-                changes[name] = _one_of(SEVERITIES, value, where)
+                changes["severity"] = changes["user_severity"] = _one_of(SEVERITIES, value, where)
             elif name == "enabled":
                 if not isinstance(value, bool):
                     raise UsageError(f"{where}: got {value!r}; expected true or false")
@@ -103,7 +112,8 @@ class Rule:
                 known = ["severity", "enabled", *(self.parameters or {})]
                 near = nearest(name, known) or known
                 raise UsageError(f"{where}: unknown; did you mean {' or '.join(near)}?")
-        return replace(self, **changes, values=values)
+        words = (f"{name} = {json.dumps(value)}" for name, value in settings.items())
+        return replace(self, **changes, values=values, changes=tuple(words))
 
 
 def parse_rule(name: str, text: str, source: str) -> Rule:
@@ -122,15 +132,16 @@ def parse_rule(name: str, text: str, source: str) -> Rule:
         head = tomllib.loads(match["head"])
     except ValueError as error:
         raise UsageError(f"{source}: the part between /* and */ is not valid TOML: {error}") from error
-    known = {field.name for field in fields(Rule)} - {"name", "meaning", "sql", "values"}
-    for key in head:
-        if key not in known:
+    for key, value in head.items():
+        if key not in _KEYS:
             raise UsageError(
-                f"{source}: unknown key {key!r}; did you mean {' or '.join(nearest(key, known) or known)}?"
+                f"{source}: unknown key {key!r}; did you mean {' or '.join(nearest(key, _KEYS) or _KEYS)}?"
             )
+        if not isinstance(value, _KEYS[key]):
+            raise UsageError(f"{source}: {key} is {value!r}; expected {_WORDS[_KEYS[key]]}")
     for key in ("severity", "sentence", "advice"):
-        if not isinstance(head.get(key), str):
-            raise UsageError(f'{source}: expected `{key} = "..."` between /* and */, got {head.get(key)!r}')
+        if key not in head:
+            raise UsageError(f'{source}: expected `{key} = "..."` between /* and */')
     _one_of(SEVERITIES, head["severity"], f"{source}: severity")
     _one_of(CONFIDENCES, head.get("confidence", "likely"), f"{source}: confidence")
     try:
@@ -139,8 +150,16 @@ def parse_rule(name: str, text: str, source: str) -> Rule:
     except TypeError as error:
         raise UsageError(f"{source}: a parameter or an evidence column is incomplete: {error}") from error
     for key in ("explains", "thresholds"):
-        head[key] = tuple(head.get(key, ()))
+        head[key] = tuple(map(str, head.get(key, ())))
     return Rule(name=name, meaning=match["meaning"], sql=match["sql"], **head)
+
+
+_KEYS: dict[str, type] = {
+    "severity": str, "sentence": str, "advice": str, "why": str, "symptom": str, "confidence": str, "priority": int,
+    "explains": list, "thresholds": list, "parameters": dict, "evidence": list, "enabled": bool,
+}  # fmt: skip
+"""What the head of a rule file may have."""
+_WORDS = {str: "a text", int: "a whole number", list: "a list", dict: "a table", bool: "true or false"}
 
 
 def _one_of(words: tuple[str, ...], value: object, where: str) -> str:

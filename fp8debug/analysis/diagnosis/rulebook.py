@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 from fp8debug.analysis.diagnosis.rule import Rule, parse_rule
-from fp8debug.errors import UsageError, nearest
+from fp8debug.analysis.query import admit
+from fp8debug.errors import Fp8DebugError, UsageError, nearest
 from fp8debug.settings import RuleSettings
 
 
@@ -18,12 +19,25 @@ class RuleBook:
     """Rules by name, in the order in which they are asked."""
 
     rules: tuple[Rule, ...]
+    disabled: tuple[Rule, ...] = ()
+    """Those that are switched off."""
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
 
+    def __len__(self) -> int:
+        return len(self.rules)
+
     def __getitem__(self, name: str) -> Rule:
-        return next(rule for rule in self.rules if rule.name == name)
+        """The rule called `name`, in force or switched off.
+
+        Raises:
+            UsageError: there is none.
+        """
+        by_name = {rule.name: rule for rule in (*self.rules, *self.disabled)}
+        if name not in by_name:
+            raise UsageError(f"unknown rule {name!r}; did you mean {' or '.join(nearest(name, by_name) or by_name)}?")
+        return by_name[name]
 
 
 @cache
@@ -35,7 +49,7 @@ def shipped_rules() -> tuple[Rule, ...]:
         for entry in folder.iterdir()
         if entry.name.endswith(".sql")
     ]
-    return tuple(sorted(rules, key=lambda rule: (rule.priority, rule.name)))
+    return tuple(sorted(rules, key=_order))
 
 
 def load_rules(settings: RuleSettings | None = None) -> RuleBook:
@@ -55,13 +69,29 @@ def load_rules(settings: RuleSettings | None = None) -> RuleBook:
             raise UsageError(
                 f"{path}: there is a rule {name!r} already; change it under [rules.{name}], or rename yours"
             )
-        by_name[name] = parse_rule(name, _read(path), str(path))
+        by_name[name] = _own_rule(name, path)
     for name, changes in settings.rules.items():
         if name not in by_name:
             near = nearest(name, by_name) or list(by_name)
             raise UsageError(f"{settings.source}: unknown rule {name!r}; did you mean {' or '.join(near)}?")
         by_name[name] = by_name[name].overridden(changes, settings.source)
-    return RuleBook(tuple(rule for rule in by_name.values() if rule.enabled))
+    ordered = sorted(by_name.values(), key=_order)
+    return RuleBook(
+        tuple(rule for rule in ordered if rule.enabled), tuple(rule for rule in ordered if not rule.enabled)
+    )
+
+
+def _order(rule: Rule) -> tuple[int, str]:
+    return rule.priority, rule.name
+
+
+def _own_rule(name: str, path: Path) -> Rule:
+    rule = parse_rule(name, _read(path), str(path))
+    try:
+        admit(rule.sql)
+    except Fp8DebugError as error:
+        raise UsageError(f"{path}: {error}") from error
+    return replace(rule, file=str(path))
 
 
 def _read(path: Path) -> str:
