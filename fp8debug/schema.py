@@ -257,8 +257,12 @@ WSAMPLE = Table(
         Column("fmt", "string", "element format of the codes"),
         Column("stride", "int64", "positions 0, stride, 2*stride, ... of the flattened weight, local to the rank"),
         Column("values", "list<float32>", "the weight there, in high precision; NULL where there is only the payload"),
-        Column("codes", "list<float32>", "the values of the codes there, before scale_inv"),
-        Column("scale_inv", "float32", "factor that the codes are multiplied with; NULL with one scale a block"),
+        Column(
+            "codes",
+            "list<float32>",
+            "the values of the codes there, before scale_inv; with one scale a block, after it",
+        ),
+        Column("scale_inv", "float32", "factor that these are multiplied with: 1 with one scale a block"),
     ),
 )
 

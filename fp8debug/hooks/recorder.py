@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fp8debug.hooks.details import is_detailed
 from fp8debug.hooks.dtypes import dtype_word
 from fp8debug.hooks.masks import RowMasks
 from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
@@ -22,6 +23,7 @@ from fp8debug.hooks.rows import RowMaker
 from fp8debug.hooks.scales import InForce
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.transforms import is_plain, outside_transforms, unwrapped
+from fp8debug.hooks.weight_sample import weight_sample
 from fp8debug.recipes import Recipe
 from fp8debug.replay import Moment, ScaleInForce
 
@@ -97,7 +99,7 @@ class Recorder:
             if not alone:
                 facts = self._record_value(seen, value, known, sampled=sampled, raw=raw)
             if payload is not None and known is not None:
-                self._record_payload(seen, payload, known, sampled=sampled, raw=raw)
+                self._record_payload(seen, payload, known, None if alone else value, sampled=sampled, raw=raw)
         return facts
 
     def _record_value(
@@ -128,7 +130,14 @@ class Recorder:
         return facts
 
     def _record_payload(
-        self, seen: Observed, payload: Payload, facts: PayloadFacts, *, sampled: bool, raw: bool
+        self,
+        seen: Observed,
+        payload: Payload,
+        facts: PayloadFacts,
+        value: torch.Tensor | None,
+        *,
+        sampled: bool,
+        raw: bool,
     ) -> None:
         seq = self._next_seq()
         try:
@@ -158,8 +167,20 @@ class Recorder:
         )
         self._tell(taken)
         self._rows.add_later(taken)
+        if sampled and self._follows(taken) and (sample := weight_sample(value, payload, facts)) is not None:
+            self._rows.add_weight_sample(taken, sample)
         if raw:
             self._add_values(seq, seen, decoded(held, payload.fmt))
+
+    def _follows(self, taken: Measurement) -> bool:
+        """Whether this payload is of a weight that is followed over the steps: once a step, and of one replica."""
+        moment = taken.moment
+        return (
+            taken.tensor == "w"
+            and is_detailed(moment)
+            and self.takes_details(moment)
+            and not is_replica(taken.placement, self._rank)
+        )
 
     def _classes(self, taken: Measurement, value: torch.Tensor) -> list[RowClass]:
         """Valid and padding rows of a sampled tensor, measured apart, where a mask says which they are."""

@@ -24,6 +24,7 @@ from fp8debug.hooks.payload_watch import PayloadWatch
 from fp8debug.hooks.payloads import PayloadFacts, error_sums
 from fp8debug.hooks.scales import InForce, ScaleBook, Sourced
 from fp8debug.hooks.tables import Batch
+from fp8debug.hooks.weight_sample import WeightSample
 from fp8debug.metrics import ErrorSums
 from fp8debug.recipes import Recipe, TensorRecipe
 from fp8debug.replay import Moment, ScaleInForce
@@ -174,6 +175,12 @@ class RowMaker:
         if message is not None:
             event = (self._segment, taken.moment.step, self._rank, time.time(), "payload_differs")
             self.batch.rows["events"].append((*event, taken.layer, taken.tensor, message))
+
+    def add_weight_sample(self, taken: Measurement, sample: WeightSample) -> None:
+        """Add a row of `wsample`, about the record of a payload."""
+        rows = self.batch.rows["wsample"]
+        rows.append_deferred(sample.row(self.key(taken.seq, taken.layer, taken.tensor, taken.moment)))
+        rows.array_bytes += sample.n_bytes
 
     def _add_block_scales(self, key: tuple[Any, ...], facts: PayloadFacts, n: int) -> None:
         assert facts.block_scales is not None
