@@ -13,6 +13,9 @@ LayerNorm before the layer is multiplied by that, the column of the layer's weig
 by it. A power of two only moves exponents, so every product, and with it the layer's output, is what it was.
 AdamW would undo the plant in one step (its step is as long for a weight of 1e-7 as for one of 1e-2), so the planted
 gain and column are frozen: their gradient is masked to zero. Weight decay shrinks the column as it does the others.
+
+`--growing-outlier head` or `middle` lets such a fault grow while the training goes on, to 2**20: in the last Linear,
+where it ruins the loss of an FP8 training, or in one layer in the middle, whose harm the residual stream absorbs.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ VOCAB = 256  # bytes
 PLANTED_LAYERS = ("blocks.1.fc1", "blocks.2.qkv")
 PLANTED_CHANNEL = 7
 PLANTED_FACTOR = 2.0**17
+GROWN_FACTOR = 2.0**20
+GROWING_LAYERS = {"head": "head", "middle": "blocks.1.fc1"}
 
 
 # The text -------------------------------------------------------------------------------------------------------------
@@ -153,17 +158,34 @@ def build_model(
     return model
 
 
-@torch.no_grad()
 def plant_outlier(model: GPT, layer: str) -> None:
     """Make PLANTED_CHANNEL of the layer's input PLANTED_FACTOR times larger, exactly compensated, and keep it so."""
-    linear = model.get_submodule(layer)
-    norm = model.get_submodule(layer.replace("qkv", "ln1").replace("fc1", "ln2"))
-    assert isinstance(linear, nn.Linear) and isinstance(norm, nn.LayerNorm)
-    channel = torch.arange(linear.in_features) == PLANTED_CHANNEL
-    norm.weight[channel] *= PLANTED_FACTOR
-    linear.weight[:, channel] /= PLANTED_FACTOR
-    for parameter in (norm.weight, linear.weight):
-        parameter.register_hook(lambda grad: grad.masked_fill(channel, 0.0))
+    OutlierChannel(model, layer).multiply(PLANTED_FACTOR)
+
+
+class OutlierChannel:
+    """PLANTED_CHANNEL of a layer's input, which comes out of a LayerNorm: out of the optimizer's reach from now on."""
+
+    def __init__(self, model: GPT, layer: str) -> None:
+        linear = model.get_submodule(layer)
+        norm = model.get_submodule(layer.replace("qkv", "ln1").replace("fc1", "ln2").replace("head", "ln"))
+        assert isinstance(linear, nn.Linear) and isinstance(norm, nn.LayerNorm)
+        self.gain, self.weight, self.exponent = norm.weight, linear.weight, 0
+        channel = self.channel = torch.arange(linear.in_features) == PLANTED_CHANNEL
+        for parameter in (self.gain, self.weight):
+            parameter.register_hook(lambda grad: grad.masked_fill(channel, 0.0))
+
+    @torch.no_grad()
+    def multiply(self, factor: float) -> None:
+        """By a power of two, compensated in the layer's weight."""
+        self.gain[self.channel] *= factor
+        self.weight[:, self.channel] /= factor
+
+    def grow(self, done: float) -> None:
+        """To its size when this share of the training is done: GROWN_FACTOR from 0.4 on."""
+        exponent = int(min(1.0, done / 0.4) * math.log2(GROWN_FACTOR))
+        self.multiply(2.0 ** (exponent - self.exponent))
+        self.exponent = exponent
 
 
 # The training ---------------------------------------------------------------------------------------------------------
@@ -200,6 +222,7 @@ def main() -> None:
     parser.add_argument("--activation", choices=ACTIVATIONS, default="gelu")
     parser.add_argument("--zero-init", action="store_true", help="start the projections into the residual at zero")
     parser.add_argument("--planted-outlier", action="store_true", help="plant the fault described in the docstring")
+    parser.add_argument("--growing-outlier", choices=GROWING_LAYERS, help="let a fault grow there, see the docstring")
     parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and of the order of the text")
     args = parser.parse_args()
@@ -216,6 +239,7 @@ def main() -> None:
         zero_init=args.zero_init,
         planted_outlier=args.planted_outlier,
     )
+    outlier = OutlierChannel(model, GROWING_LAYERS[args.growing_outlier]) if args.growing_outlier else None
     matrices = [p for p in model.parameters() if p.dim() == 2]
     gains = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": gains, "weight_decay": 0.0}]
@@ -224,6 +248,8 @@ def main() -> None:
     for step in range(args.steps):
         for group in optimizer.param_groups:
             group["lr"] = lr_at(step, args.steps, args.lr)
+        if outlier is not None:
+            outlier.grow(step / args.steps)
         total = 0.0
         for _ in range(args.accumulate):
             loss = loss_of(model, *next(train)) / args.accumulate

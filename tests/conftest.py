@@ -62,6 +62,12 @@ def emulated_training() -> ModuleType:
     return _load(ROOT / "benchmarks" / "emulated_training.py")
 
 
+@pytest.fixture(scope="session")
+def false_alarms() -> ModuleType:
+    """Healthy trainings and what the rules say of them, as the benchmark counts it: `record`, `alarms`, `Training`."""
+    return _load(ROOT / "benchmarks" / "false_alarms.py")
+
+
 def _load(path: Path) -> ModuleType:
     if path.stem not in sys.modules:
         spec = importlib.util.spec_from_file_location(path.stem, path)
