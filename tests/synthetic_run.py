@@ -42,6 +42,9 @@ class ForcedScale:
     n_rolls: int = 100
     fmt: str | None = None
     alternate: bool = False
+    amax_used: float | None = None
+    history_len: int | None = None
+    history_zeros: int | None = None
 
 
 class SyntheticRun:
@@ -104,7 +107,8 @@ class SyntheticRun:
         for s in scales:
             inverse = None if s.scale is None else scale_inv(np.float32(s.scale))
             self._put("scales", key, recipe=s.recipe, fmt=s.fmt or fmt, alternate=s.alternate, source=s.source,
-                      scope="rank", scale=s.scale, scale_inv=inverse, n_rolls=s.n_rolls, status=s.status)  # fmt: skip
+                      scope="rank", scale=s.scale, scale_inv=inverse, n_rolls=s.n_rolls, status=s.status,
+                      amax_used=s.amax_used, history_len=s.history_len, history_zeros=s.history_zeros)  # fmt: skip
         if keep_values:
             for number, row in enumerate(x.reshape(-1, x.shape[-1])):
                 self._put("values", key, row=number, values=row)
