@@ -72,7 +72,7 @@ def test_what_is_wrong_is_said(file: str, name: str, words: str) -> None:
 
 
 def test_no_file_and_a_file_that_fails(file: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no such file: .*a_model_sorce.py \(nearest: a_model_source.py\)"):
+    with pytest.raises(UsageError, match=r"no such file: .*a_model_sorce.py \(nearest: a_model_source.py"):
         load_model(file.replace("source", "sorce") + ":build")
     (tmp_path / "failing_model_source.py").write_text("import sys\nsys.exit(4)\n")
     with pytest.raises(UsageError, match="could not be imported: SystemExit: 4"):
