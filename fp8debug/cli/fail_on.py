@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from fp8debug.analysis.run import Run
 
 COUNTS = {
+    "findings": "errors and warnings",
+    "errors": "findings that are errors",
+    "warnings": "findings that are warnings",
     "candidates": "operands that should fall back to BF16",
     "watch": "operands on the watch list",
     "isolated": "steps with isolated hits",
     "nan": "NaN and Inf values, non-finite losses and gradient norms included",
 }
 """Counts of the whole report; without a comparison they mean `> 0`."""
+_OF_FINDINGS = ("findings", "errors", "warnings")
 
 JUDGED_METRICS = (
     "sqnr_db",
@@ -110,9 +114,8 @@ def evaluate(terms: tuple[Term, ...], expression: str, report: Report, run: Run)
 
 def _reason(term: Term, report: Report, run: Run) -> str | None:
     """Why the term holds, None when it does not."""
-    if term.name != "nan" and (
-        report.verdict == "not_enough_evidence" or not any(entry.n_operands for entry in report.judged)
-    ):
+    found = term.name in _OF_FINDINGS and _counts(report)[term.name] > 0
+    if term.name != "nan" and not found and not (report.is_judged or report.n_candidates):
         raise Fp8DebugError(
             f"cannot evaluate --fail-on {term.text}: not enough evidence in {report.run.path}, "
             f"{report.n_judged_steps} sampled steps were judged; record with a smaller --every"
@@ -127,6 +130,9 @@ def _counts(report: Report) -> dict[str, int]:
     courses = (report.run.loss, report.run.grad_norm)
     not_finite = sum(course.first_nonfinite_step is not None for course in courses)
     return {
+        "findings": report.n_errors + report.n_warnings,
+        "errors": report.n_errors,
+        "warnings": report.n_warnings,
         "candidates": report.n_candidates,
         "watch": report.n_watch,
         "isolated": report.n_isolated_hits,

@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from fp8debug.analysis.scope import Scope
+    from fp8debug.cli.rule_choice import RuleChoice
     from fp8debug.rundir import RunDir
 
 DEFAULT_TOP = 10
@@ -41,26 +42,35 @@ def report(
         typer.Option(
             "--fail-on",
             metavar="EXPR",
-            help="Exit with 3 when this holds: candidates, watch, isolated, nan, or a comparison such as "
-            "candidates>2, underflow>0.02 or sqnr_db<20; several with commas.",
+            help="Exit with 3 when this holds: findings (errors and warnings), errors, warnings, candidates, watch, "
+            "isolated, nan, or a comparison such as candidates>2, underflow>0.02 or sqnr_db<20; several with commas.",
         ),
     ] = None,
     threshold: Annotated[
         list[str] | None,
         typer.Option("--threshold", metavar="NAME=VALUE", help="Replace a number of the rules; repeatable."),
     ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config", metavar="FILE", help="Take rules and thresholds from FILE. [nearest fp8debug.toml]"
+        ),
+    ] = None,
 ) -> None:
     """Say which layers would suffer in FP8, where, and why.
+
+    Findings come first: what is wrong, where, since when, how it is known, and what to do.
 
     Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 3 done and the --fail-on condition holds.
     """
     from fp8debug.cli.collector import paused_collector
     from fp8debug.cli.exit_codes import ExitCode
+    from fp8debug.cli.rule_choice import rule_choice
 
-    thresholds = _parse_thresholds(threshold or ())
+    chosen = rule_choice(config, threshold or ())
     scope = _parse_scope(recipe or (), layer or "", steps)
     with paused_collector():
-        hit = _report(run_dir, scope, thresholds, fail_on, top, as_json=as_json)
+        hit = _report(run_dir, scope, chosen, fail_on, top, as_json=as_json)
     if hit:
         raise typer.Exit(ExitCode.FAIL_ON)
 
@@ -68,7 +78,7 @@ def report(
 def _report(
     run_dir: str | None,
     scope: Scope,
-    thresholds: dict[str, float],
+    chosen: RuleChoice,
     fail_on: str | None,
     top: int | None,
     *,
@@ -84,8 +94,8 @@ def _report(
     from fp8debug.analysis.report import build_report
     from fp8debug.analysis.run import open_run
 
-    with open_run(found.path, thresholds=thresholds, scope=scope, threads=_threads(found)) as run:
-        built = build_report(run, scope=scope, top=top if as_json else top or DEFAULT_TOP)
+    with open_run(found.path, thresholds=chosen.thresholds, scope=scope, threads=_threads(found)) as run:
+        built = build_report(run, scope=scope, top=top if as_json else top or DEFAULT_TOP, rules=chosen.rules())
         outcome = evaluate(terms, fail_on, built, run) if fail_on is not None else None
     if as_json:
         from fp8debug.cli.render.json import report_json
@@ -110,19 +120,6 @@ def _threads(run: RunDir) -> int | None:
     """One thread where little is read: the others would cost more than they bring. None: one a core."""
     sizes = (part.stat().st_size for table in ("tensors", "scales", "errors") for part in run.parts(table))
     return 1 if sum(sizes) < SMALL_RUN_BYTES else None
-
-
-def _parse_thresholds(items: Sequence[str]) -> dict[str, float]:
-    from fp8debug.errors import UsageError
-
-    values: dict[str, float] = {}
-    for item in items:
-        name, _, word = item.partition("=")
-        try:
-            values[name.strip()] = float(word)
-        except ValueError:
-            raise UsageError(f"--threshold {item!r}: expected NAME=VALUE, for example gap_bits=1.5") from None
-    return values
 
 
 def _parse_scope(recipes: Sequence[str], layer: str, steps: str | None) -> Scope:

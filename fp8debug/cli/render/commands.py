@@ -25,6 +25,11 @@ def sql_command(run_path: str, query: str) -> str:
     return f'fp8debug sql {shlex.quote(run_path)} "\n  ' + "\n  ".join(quoted) + '"'
 
 
+def short_sql(run_path: str, query: str = "") -> str:
+    """`fp8debug sql RUN "QUERY"` on one line; without a query, what lists the views."""
+    return f"fp8debug sql {shlex.quote(run_path)}" + (f' "{query}"' if query else "")
+
+
 def _literal(text: str) -> str:
     """An SQL literal; characters that no terminal prints are given by their code points."""
     if text.isprintable():

@@ -117,7 +117,13 @@ def _how_simulated(ranks: RankFacts | None) -> str:
 def _verdict(report: Report) -> str:
     if report.verdict == "not_enough_evidence":
         return "not enough evidence"
-    text = f"{count(report.n_candidates, 'candidate') if report.n_candidates else 'no candidate'} for BF16"
+    counts = [
+        count(report.n_errors, "error") if report.n_errors else "",
+        count(report.n_warnings, "warning") if report.n_warnings else "",
+    ]
+    found = listed(list(filter(None, counts))) or "nothing found"
+    candidates = count(report.n_candidates, "candidate") if report.n_candidates else "no candidate"
+    text = f"{found}; {candidates} for BF16"
     if report.n_watch:
         text += f", {count(report.n_watch, 'operand')} to watch"
     if report.problems:

@@ -52,14 +52,17 @@ def named_columns(rows: Sequence[Sequence[str]], width: int, *, right: Sequence[
     ]
 
 
-def wrap(text: str, width: int, *, indent: str = "  ", hanging: str = "") -> list[str]:
-    """Break `text` at blanks into lines of at most `width` columns; later lines are indented by `hanging` more."""
+def wrap(text: str, width: int, *, indent: str = "  ", hanging: str = "", break_long: bool = False) -> list[str]:
+    """Break `text` at blanks into lines of at most `width` columns; later lines are indented by `hanging` more.
+
+    A word that is longer than a line stays whole, unless `break_long`.
+    """
     return textwrap.wrap(
         text,
         width,
         initial_indent=indent,
         subsequent_indent=" " * display_width(indent) + hanging,
-        break_long_words=False,
+        break_long_words=break_long,
         break_on_hyphens=False,
     )
 

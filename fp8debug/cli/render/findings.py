@@ -1,0 +1,127 @@
+"""What is wrong: the head of a report. Errors and warnings in full, the rest in one entry each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp8debug.analysis.diagnosis import Evidence, Finding
+from fp8debug.analysis.report import Report
+from fp8debug.cli.render.stream import Looks
+from fp8debug.cli.render.tables import columns, escape, wrap
+from fp8debug.cli.render.where import since, where
+from fp8debug.cli.render.wording import count, listed, with_full_stop
+
+_INDENT = " " * 3
+_LABEL_WIDTH = 10
+_IN_FULL = ("error", "warning")
+_SURE = {
+    "certain": "certain: what was recorded contradicts itself",
+    "likely": "likely: beyond what healthy trainings show",
+    "not_enough_evidence": "not enough evidence",
+}
+
+
+def findings_lines(report: Report, looks: Looks) -> Iterator[str]:
+    """The section, or what is said where nothing was found."""
+    full = [finding for finding in report.findings if finding.severity in _IN_FULL]
+    brief = [finding for finding in report.findings if finding.severity not in _IN_FULL]
+    yield _heading(report, looks)
+    if not report.n_findings:
+        yield from wrap(_what_was_asked(report), looks.width)
+    yield from _rules(report, looks)
+    for place, finding in enumerate(full, 1):
+        yield ""
+        yield from _in_full(place, finding, looks)
+    if full and brief:
+        yield ""
+    for finding in brief:
+        yield from _in_short(finding, looks)
+    left = report.n_findings - len(report.findings)
+    if left:
+        yield ""
+        yield f"  ... and {count(left, 'finding')} more: {looks.dim('--top N shows more')}"
+
+
+def _heading(report: Report, looks: Looks) -> str:
+    n_others = report.n_findings - report.n_errors - report.n_warnings
+    if report.n_errors or report.n_warnings:
+        parts = [
+            count(report.n_errors, "error") if report.n_errors else "",
+            count(report.n_warnings, "warning") if report.n_warnings else "",
+            f"{n_others} less serious" if n_others else "",
+        ]
+        order = ", worst first" if report.n_findings > 1 else ""
+        text = f"{count(report.n_findings, 'FINDING', 'FINDINGS')}: {listed(list(filter(None, parts)))}{order}"
+        return looks.bold(looks.red(text) if report.n_errors else looks.yellow(text))
+    if n_others:
+        return looks.bold(looks.green(f"NO ERROR AND NO WARNING; {n_others} to know of"))
+    text = "NO FINDING"
+    if report.verdict == "not_enough_evidence":
+        return looks.bold(looks.yellow(text))
+    return looks.bold(looks.green(text))
+
+
+def _what_was_asked(report: Report) -> str:
+    run = report.run
+    steps = f"{count(run.n_steps, 'step')}, {run.n_sampled_steps:,} of them sampled" if run.n_steps else "no whole step"
+    rules = f"{count(report.rules.n_rules, 'rule')} found nothing"
+    return f"{rules} in {count(report.health.n_operands, 'operand')} and {steps}."
+
+
+def _rules(report: Report, looks: Looks) -> Iterator[str]:
+    rules = report.rules
+    for label, words in (
+        ("rules changed", rules.changed),
+        ("rules switched off", rules.disabled),
+        ("rules of your own", rules.own_files),
+    ):
+        if words:
+            yield from (looks.yellow(line) for line in wrap(f"{label}: {escape('; '.join(words))}", looks.width))
+
+
+def _in_full(place: int, finding: Finding, looks: Looks) -> Iterator[str]:
+    word = finding.severity.upper()
+    head, *rest = wrap(f"{word}: {with_full_stop(escape(finding.message))}", looks.width, indent=_INDENT)
+    painted = looks.red(word) if finding.severity == "error" else looks.yellow(word)
+    yield f"{f'{place}.':<{len(_INDENT)}}{looks.bold(painted)}{head[len(_INDENT) + len(word) :]}"
+    yield from rest
+    yield from _fact("where", where(finding), looks)
+    yield from _fact("since", since(finding), looks)
+    yield from _evidence(finding, looks)
+    yield from _fact("sure", _sure(finding), looks)
+    yield from _fact("do", escape(finding.advice), looks)
+    yield from _fact("more", escape(finding.page), looks)
+
+
+def _fact(label: str, text: str, looks: Looks) -> Iterator[str]:
+    if not text:
+        return
+    head, *rest = wrap(text, looks.width, indent=_INDENT + " " * _LABEL_WIDTH, break_long=True)
+    yield f"{_INDENT}{looks.dim(label)}{head[len(_INDENT) + len(label) :]}"
+    yield from rest
+
+
+def _evidence(finding: Finding, looks: Looks) -> Iterator[str]:
+    lines = columns([_cells(entry) for entry in finding.evidence], right=(False, True, False))
+    label = "evidence" if len(finding.places) == 1 else "worst"
+    for number, line in enumerate(lines):
+        yield f"{_INDENT}{_label(label if number == 0 else '', looks)}{line}"
+
+
+def _cells(entry: Evidence) -> tuple[str, ...]:
+    return escape(entry.title), escape(entry.value), f"(healthy {escape(entry.healthy)})" if entry.healthy else ""
+
+
+def _label(label: str, looks: Looks) -> str:
+    return looks.dim(label) + " " * (_LABEL_WIDTH - len(label))
+
+
+def _sure(finding: Finding) -> str:
+    text = _SURE[finding.confidence]
+    return f"{text}; to know: {escape(finding.needs)}" if finding.needs else text
+
+
+def _in_short(finding: Finding, looks: Looks) -> Iterator[str]:
+    known = "; ".join(filter(None, (where(finding), since(finding), escape(finding.needs or ""))))
+    text = f"- {finding.severity}: {escape(finding.message)}{f' ({known})' if known else ''}: {escape(finding.page)}"
+    yield from wrap(text, looks.width, hanging="  ", break_long=True)
