@@ -37,6 +37,7 @@ VERBS = (
     Verb("attach", "attach", "Run a training script and record its tensors.", takes_script=True),
     Verb("report", "report", "Say which layers would suffer in FP8, where, and why."),
     Verb("whatif", "whatif", "Say what other scaling recipes would do to the tensors of a run."),
+    Verb("rules", "rules", "List the rules that findings come from, with the numbers in force."),
     Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
     Verb("control", "control", "Change what a running capture records."),
     Verb("runs", "runs", "List the recorded runs, newest last."),
