@@ -1,0 +1,94 @@
+"""A curve from whatever is given: a run directory, a file made elsewhere, a curve."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fp8debug.analysis.compare.curve import Curve, Floats
+from fp8debug.analysis.compare.files import read_file, read_manifest_file
+from fp8debug.analysis.compare.setup import facts_of_run
+from fp8debug.analysis.run import Run, open_run
+from fp8debug.errors import Fp8DebugError
+
+Source = str | os.PathLike[str] | Curve
+
+_STEPS = """
+select
+    step, avg(loss) as loss, avg(grad_norm) as grad_norm, avg(lr) as lr, sum(tokens)::double as tokens,
+    count(loss) as n_losses
+from steps
+group by step
+order by step
+"""
+_SCORES = "select task, arg_max(score, (segment, step, unix_s)) from evals group by task order by task"
+
+
+def read_source(source: Source, manifest: str | os.PathLike[str] | None = None) -> Curve:
+    """Read one curve, with what is known of its set-up.
+
+    Args:
+        source: a run directory, a CSV, JSON or JSON lines file, or a curve, which is taken as it is.
+        manifest: JSON file of free names and values; None: `<source>.manifest.json` where there is one.
+
+    Raises:
+        Fp8DebugError: nothing there, or unreadable.
+        UsageError: no curve in it.
+    """
+    if isinstance(source, Curve):
+        curve = source
+    else:
+        path = Path(source)
+        if not path.exists():
+            raise Fp8DebugError(
+                f"no such run or file: {path}; expected a run directory or a CSV or JSON file of losses"
+            )
+        curve = _read_run(path, str(source)) if path.is_dir() else read_file(path, str(source))
+        beside = path.with_name(f"{path.name}.manifest.json"), path.with_suffix(".manifest.json")
+        manifest = manifest or next((str(file) for file in beside if file.is_file()), None)
+    if manifest is None:
+        return curve
+    facts, scores = read_manifest_file(Path(manifest))
+    return replace(curve, facts={**(curve.facts or {}), **facts}, scores={**curve.scores, **scores})
+
+
+def _read_run(path: Path, name: str) -> Curve:
+    with open_run(path) as run:
+        if run.notice is not None:
+            raise Fp8DebugError(f"{run.notice}; record a run with `fp8debug attach train.py`")
+        table = run.sql(_STEPS).fetchnumpy()
+        given = table["n_losses"] > 0
+        if not given.any():
+            raise Fp8DebugError(
+                f"no loss was recorded in {path}; give it with `session.log(loss=...)`, or compare its loss curve as a "
+                "CSV file"
+            )
+        return Curve(
+            name,
+            table["step"][given].astype(np.int64),
+            _known(table["loss"][given], np.nan),
+            _series(table["grad_norm"][given]),
+            _series(table["lr"][given]),
+            _series(table["tokens"][given]),
+            kind="run",
+            facts=facts_of_run(run.manifest),
+            scores=dict(run.sql(_SCORES).fetchall()),
+            run_path=run.path,
+            notes=_notes(run),
+        )
+
+
+def _series(column: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Floats | None:
+    return None if np.ma.getmaskarray(column).all() else _known(column, np.nan)
+
+
+def _known(column: np.ndarray[tuple[int], np.dtype[np.float64]], missing: float) -> Floats:
+    filled: Floats = np.ma.filled(column.astype(np.float64), missing)
+    return filled
+
+
+def _notes(run: Run) -> tuple[str, ...]:
+    return tuple(bad.message for bad in run.problems)
