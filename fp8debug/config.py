@@ -76,6 +76,8 @@ class CaptureOptions:
     """How the GEMMs of the table gemms accumulate: of exact, hopper-fast, hopper-promoted."""
     probe_memory: int = 32
     """Most memory, in MB, of the operand samples that gemms keeps from forward to backward."""
+    plan: str | None = None
+    """File of a fallback plan for the emulation; its recipe is emulated unless `emulate` names another."""
     emulate: str | None = None
     """Recipe that the GEMMs of the taken layers compute with; None: the training is left as it is."""
     keep_bf16: tuple[str, ...] = ()
@@ -89,6 +91,8 @@ class CaptureOptions:
     """Run directory that this run goes on in, as a new segment."""
     resume_step: int | None = None
     """Its first step there; None: what the optimizer has counted, else one more than the last recorded."""
+    seed: int | None = None
+    """Of torch, numpy and random, set before a watched script runs; None: they are left alone."""
     list_layers: bool = False
     quiet: bool = False
 

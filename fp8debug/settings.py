@@ -75,6 +75,7 @@ SETTINGS = {
     "detail": _Setting("detail", config.parse_some(*config.DETAILS, none="none")),
     "accumulation": _Setting("accumulation", config.parse_some(*config.ACCUMULATIONS)),
     "probe_memory": _Setting("probe-memory", config.parse_count(0)),
+    "plan": _Setting("plan", config.parse_text),
     "emulate": _Setting("emulate", config.parse_recipe_text),
     "keep_bf16": _Setting("keep-bf16", config.parse_regexes),
     "emulate_only": _Setting("emulate-only", config.parse_some(*config.EMULATED_PARTS)),
@@ -83,6 +84,7 @@ SETTINGS = {
     "force": _Setting("force", config.parse_flag, in_file=False),
     "resume": _Setting("resume", config.parse_text, in_file=False),
     "resume_step": _Setting("resume-step", config.parse_count(0), in_file=False),
+    "seed": _Setting("seed", config.parse_count(0)),
     "list_layers": _Setting("list-layers", config.parse_flag, in_file=False),
     "quiet": _Setting("quiet", config.parse_flag),
 }

@@ -66,6 +66,10 @@ def attach(
             "--resume-step", metavar="N", help="Its first step there. [the optimizer's own count, else the next]"
         ),
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", help="Seed torch, numpy and random before the script runs. [left alone]"),
+    ] = None,
     list_layers: Annotated[
         bool, typer.Option("--list-layers", help="Print the layers and stop before the first step.")
     ] = False,
@@ -117,6 +121,10 @@ def attach(
         int | None,
         typer.Option("--probe-memory", metavar="MB", help="Most memory of operands kept for measured GEMMs. [32]"),
     ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option("--plan", metavar="FILE", help="Emulate a fallback plan: its recipe, with its departures."),
+    ] = None,
     emulate: Annotated[
         str | None,
         typer.Option("--emulate", metavar="RECIPE", help="Train as if in FP8: the GEMMs compute with this recipe."),
@@ -160,6 +168,7 @@ def attach(
         "force": force or None,
         "resume": resume,
         "resume_step": resume_step,
+        "seed": seed,
         "list_layers": list_layers or None,
         "engine": engine,
         "backend": backend,
@@ -170,6 +179,7 @@ def attach(
         "detail": detail,
         "accumulation": accumulation,
         "probe_memory": probe_memory,
+        "plan": plan,
         "emulate": emulate,
         "keep_bf16": keep_bf16,
         "emulate_only": emulate_only,

@@ -74,6 +74,8 @@ class LaunchedCommand:
         once = {SETTINGS[field].environment for field in ("out", "force")} | {RUN_DIR_VARIABLE}
         environment = {name: value for name, value in {**os.environ, **as_environment(given, config_file)}.items()
                        if name not in once}  # fmt: skip
+        if self._options.seed is not None:
+            environment["PYTHONHASHSEED"] = str(self._options.seed % 2**32)
         path = str(self._place.path.absolute())
         environment[SETTINGS["resume"].environment if self._place.resumes else RUN_DIR_VARIABLE] = path
         environment[LAUNCH_VARIABLE] = self._place.launch.text or f"{PARENT}{process_name(os.getpid())}"

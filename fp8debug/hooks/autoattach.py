@@ -279,7 +279,8 @@ class AutoAttach:
         self._failed = True
         self._stop_finding()
         emulation = None if self._session is None else self._session.emulation
-        if self._options.emulate is not None and (emulation is None or not emulation.layers):
+        asked = self._options.emulate is not None or self._options.plan is not None
+        if asked and (emulation is None or not emulation.layers):
             # What would go on is not the training that was asked for.
             raise StopBeforeTraining(1, f"cannot emulate: {type(error).__name__}: {error}") from error
         if self._session is not None:

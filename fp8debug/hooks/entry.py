@@ -82,6 +82,7 @@ def attach(
     detail: str | Iterable[str] = DETAILS,
     accumulation: str | Iterable[str] = ("exact",),
     probe_memory: int = 32,
+    plan: str | os.PathLike[str] | None = None,
     emulate: str | None = None,
     keep_bf16: str | Iterable[str] = (),
     emulate_only: str | Iterable[str] = (),
@@ -115,8 +116,9 @@ def attach(
         detail: what sampled steps take beside errors and histograms: of "channels", "blocks", "gemms"; () for nothing.
         accumulation: how measured GEMMs accumulate: of "exact", "hopper-fast", "hopper-promoted".
         probe_memory: MB of operand samples that measured GEMMs may keep from forward to backward.
+        plan: file of a fallback plan: its recipe is emulated, with its departures.
         emulate: recipe that the GEMMs of the taken layers compute with until the session is closed, as
-            `fp8debug.emulate` has it.
+            `fp8debug.emulate` has it; default: the plan's, or none.
         keep_bf16: regexes; layers that match any are not emulated.
         emulate_only: of "x", "w", "dy", "fprop", "dgrad", "wgrad": emulate just these.
         run_dir: directory to create; default fp8debug-runs/<script>-<time>.
@@ -149,6 +151,7 @@ def attach(
         detail=() if detail == "none" else _listed(detail),
         accumulation=_listed(accumulation),
         probe_memory=probe_memory,
+        plan=None if plan is None else os.fspath(plan),
         emulate=emulate,
         keep_bf16=one_or_more(keep_bf16),
         emulate_only=_listed(emulate_only),
@@ -159,26 +162,28 @@ def attach(
         resume_step=resume_step,
         quiet=quiet,
     )
-    plan = CapturePlan.from_options(options)
+    capture = CapturePlan.from_options(options)
     layers_there = [
         replace(layer, name=layer.name.removeprefix(strip_prefix))
-        for layer in find_layers(model, backend=plan.options.backend)
+        for layer in find_layers(model, backend=capture.options.backend)
     ]
-    taken = [layer for layer in layers_there if plan.selection.takes(layer.name)]
+    taken = [layer for layer in layers_there if capture.selection.takes(layer.name)]
     if not taken:
-        raise UsageError(plan.selection.explain_no_match([layer.name for layer in layers_there]))
-    if (no_exclusion := plan.selection.explain_no_exclusion([(x.name, x.raw_name) for x in layers_there])) is not None:
+        raise UsageError(capture.selection.explain_no_match([layer.name for layer in layers_there]))
+    if (
+        no_exclusion := capture.selection.explain_no_exclusion([(x.name, x.raw_name) for x in layers_there])
+    ) is not None:
         raise UsageError(no_exclusion)
-    if plan.emulation is not None and (nothing := explain_nothing(plan.emulation, taken)) is not None:
+    if capture.emulation is not None and (nothing := explain_nothing(capture.emulation, taken)) is not None:
         raise UsageError(nothing)
     say = nowhere if quiet else on_stderr
     script = sys.argv[0] or "python"
-    session = open_session(plan, command=[Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)],
+    session = open_session(capture, command=[Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)],
                            script=script, say=say, measure_gradients=False)  # fmt: skip
     found = session.attach_layers(model, layers_there)
     session.forget_graphs()
     if session.rank == 0:
-        say(matched_line(found, plan))
+        say(matched_line(found, capture))
         if session.emulation is not None:
             say(session.emulation.summary())
     return session

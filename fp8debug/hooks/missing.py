@@ -18,6 +18,8 @@ def note_unmatched(observation: Observation, roster: Roster, recorder: Recorder)
     layers = [(layer.name, layer.raw_name) for layer in roster.layers]
     for text in observation.plan.unmatched_exclusions(layers):
         recorder.event("unmatched_exclude", text, step=None)
+    for layer in observation.plan.unmatched_departures([layer.name for layer in roster.layers if layer.matched]):
+        recorder.event("unmatched_plan", f"the plan is about a layer that is not here: {layer}", step=None)
 
 
 def note_missing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
 from fp8debug.config import (
@@ -23,6 +24,7 @@ from fp8debug.errors import UsageError
 from fp8debug.hooks.emulate.plan import EmulationPlan
 from fp8debug.hooks.schedule import Schedule
 from fp8debug.hooks.selection import Selection, explain_pattern
+from fp8debug.plans import read_plan
 from fp8debug.recipes import Recipe, parse_recipe
 
 Parsed = TypeVar("Parsed")
@@ -56,7 +58,7 @@ class CapturePlan:
         emulation = _emulation(options)
         recipes = [parse_recipe(text) for text in options.recipes]
         if emulation is not None:  # what the training computes with is to be seen, asked for or not
-            recipes.append(emulation.recipe)
+            recipes.extend(emulation.recipes)
         return cls(
             replace(options, tensors=tensors, detail=detail, accumulation=accumulation, trigger=trigger),
             Selection.from_regexes(options.layers, options.exclude),
@@ -73,15 +75,22 @@ class CapturePlan:
         options += [("--keep-bf16", pattern) for pattern in kept]
         return [f"{option} '{p}' matches no layer ({explain_pattern(p, layers)})" for option, p in options]
 
+    def unmatched_departures(self, layers: Sequence[str]) -> list[str]:
+        """Layers of the fallback plan that are none of `layers`, which are those taken."""
+        return [] if self.emulation is None else self.emulation.unmatched_departures(layers)
+
 
 def _emulation(options: CaptureOptions) -> EmulationPlan | None:
-    if options.emulate is not None:
-        plan = EmulationPlan.from_words
-        return plan(options.emulate, options.keep_bf16, options.emulate_only, rolls=options.rolls)
+    if options.emulate is not None or options.plan is not None:
+        fallback = None if options.plan is None else read_plan(Path(options.plan))
+        words = options.emulate, options.keep_bf16, options.emulate_only
+        return EmulationPlan.from_words(*words, plan=fallback, rolls=options.rolls)
     for name in ("keep_bf16", "emulate_only"):
         if getattr(options, name):
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} says what to emulate, but --emulate is not given; expected a recipe for it")
+            raise UsageError(
+                f"{option} says what to emulate, but --emulate is not given; expected a recipe for it, or --plan FILE"
+            )
     return None
 
 

@@ -143,6 +143,8 @@ def test_every_option_survives_the_way_to_the_ranks(tmp_path: Path) -> None:
         "detail": "none",
         "accumulation": "exact hopper-fast",
         "probe_memory": 5,
+        "plan": "the plan.toml",
+        "seed": 3,
         "emulate": "delayed:margin=1",
         "keep_bf16": ["^lm head$"],
         "emulate_only": "dy,wgrad",

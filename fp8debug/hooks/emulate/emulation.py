@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -16,6 +18,7 @@ from fp8debug.hooks.emulate.plan import EmulationPlan
 from fp8debug.hooks.say import count_layers, nowhere, on_stderr
 from fp8debug.hooks.selection import Selection, one_or_more
 from fp8debug.hooks.stepping import OptimizerWatch
+from fp8debug.plans import Plan, read_plan
 from fp8debug.recipes import Recipe
 
 
@@ -26,7 +29,7 @@ class Emulation:
         self.layers: list[str] = []
         """Names of the emulated layers."""
         self.kept: list[str] = []
-        """Names of the layers that `keep_bf16` keeps in high precision."""
+        """Names of the layers that `keep_bf16` or a fallback plan keeps in high precision."""
         self.left: dict[str, str] = {}
         """Names of the layers that cannot be emulated, with the reason."""
         self._plan = plan
@@ -48,7 +51,8 @@ class Emulation:
                 left[layer.name] = reason
             else:
                 assert isinstance(module, nn.Linear)
-                self._forwards[layer.name] = forward = EmulatedForward(module, layer.name, self._emulator)
+                recipes = self._plan.of_layer(layer.name)
+                self._forwards[layer.name] = forward = EmulatedForward(module, layer.name, self._emulator, recipes)
                 module.forward = forward  # type: ignore[method-assign]
                 self.layers.append(layer.name)
         self.left |= left
@@ -76,10 +80,15 @@ class Emulation:
             parts.append(
                 f"; {some(names)} {'is left as it is' if len(names) == 1 else 'are left as they are'}: {reason}"
             )
-        unmatched = self._plan.unmatched([*self.layers, *self.kept, *self.left])
+        names = [*self.layers, *self.kept, *self.left]
+        if departing := [name for name in self.layers if name in self._plan.departures]:
+            parts.append(f", {len(departing)} computing otherwise by the plan")
+        unmatched = self._plan.unmatched(names)
         if unmatched:
             quoted = ", ".join(f"'{pattern}'" for pattern in unmatched)
             parts.append(f"; no layer to keep matches {quoted}")
+        if missing := self._plan.unmatched_departures(names):
+            parts.append(f"; the plan is about layers that are not here: {some(missing)}")
         return "".join(parts)
 
     def __enter__(self) -> Emulation:
@@ -91,8 +100,9 @@ class Emulation:
 
 def emulate(
     model: nn.Module,
-    recipe: str | Recipe,
+    recipe: str | Recipe | None = None,
     *,
+    plan: Plan | str | os.PathLike[str] | None = None,
     layers: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     keep_bf16: str | Iterable[str] = (),
@@ -106,7 +116,9 @@ def emulate(
     Args:
         model: any module; wrapped or not. Its nn.Linear layers are meant; subclasses with a forward of their own are
             left as they are.
-        recipe: such as "current", "delayed:amax_history_len=16" or "mxfp8".
+        recipe: such as "current", "delayed:amax_history_len=16" or "mxfp8"; default: the plan's.
+        plan: a fallback plan or its file: layers, operands and GEMMs that compute with another recipe or in high
+            precision.
         layers, exclude: regexes (re.search) on the qualified names; default: every nn.Linear.
         keep_bf16: regexes; layers that match any stay in high precision. Other than with `exclude` they are counted.
         only: of the operands "x", "w", "dy" and the GEMMs "fprop", "dgrad", "wgrad": quantise just these. Named
@@ -114,18 +126,20 @@ def emulate(
         quiet: say nothing on standard error.
 
     Raises:
-        UsageError: a regex that does not compile or leaves no layer, an unknown recipe, operand or GEMM.
+        UsageError: a regex that does not compile or leaves no layer, an unknown recipe, operand or GEMM, neither a
+            recipe nor a plan, a file that is no plan.
     """
-    plan = EmulationPlan.from_words(recipe, one_or_more(keep_bf16), only)
+    fallback = plan if plan is None or isinstance(plan, Plan) else read_plan(Path(plan))
+    asked = EmulationPlan.from_words(recipe, one_or_more(keep_bf16), only, plan=fallback)
     selection = Selection.from_regexes(one_or_more(layers), one_or_more(exclude))
     found = find_layers(model, backend="modules")
     taken = [layer for layer in found if selection.takes(layer.name)]
     if not taken:
         raise UsageError(selection.explain_no_match([layer.name for layer in found]))
-    if (nothing := explain_nothing(plan, taken)) is not None:
+    if (nothing := explain_nothing(asked, taken)) is not None:
         raise UsageError(nothing)
     say = nowhere if quiet else on_stderr
-    emulation = Emulation(plan, say)
+    emulation = Emulation(asked, say)
     emulation.add(taken)
     say(emulation.summary())
     return emulation
@@ -145,7 +159,7 @@ def explain_nothing(plan: EmulationPlan, layers: Sequence[FoundLayer]) -> str | 
 def emulated_text(module: nn.Module) -> str | None:
     """What the layer computes with, such as `current, only dy`; None where it is not emulated."""
     forward = emulated_forward(module)
-    return None if forward is None else forward.emulator.plan.text
+    return None if forward is None else forward.recipes.text
 
 
 def why_not(module: nn.Module) -> str | None:

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from fp8debug.blocks import GEMMS
 from fp8debug.errors import Fp8DebugError
+from fp8debug.hooks.emulate.layer import LayerRecipes
 from fp8debug.hooks.emulate.operands import EmulatedCall, Emulator, Operand
 from fp8debug.hooks.transforms import inside_transform
 
@@ -60,8 +61,9 @@ class EmulatedForward:
     A copy of the module computes in high precision, and a pickled one can be loaded where fp8debug is not installed.
     """
 
-    def __init__(self, module: nn.Linear, name: str, emulator: Emulator) -> None:
+    def __init__(self, module: nn.Linear, name: str, emulator: Emulator, recipes: LayerRecipes) -> None:
         self.emulator = emulator
+        self.recipes = recipes
         self.active = True
         self.last_call: EmulatedCall | None = None
         self._module = weakref.ref(module)
@@ -94,7 +96,7 @@ class EmulatedForward:
             return functional.linear(x, weight, bias)  # it says what is wrong with that
         self._require_plain(x, weight)
         moment = self.emulator.keeper.forward(id(module), module.training)
-        self.last_call = EmulatedCall(self.emulator, self._name, moment)
+        self.last_call = EmulatedCall(self.emulator, self._name, self.recipes, moment)
         y: Tensor = EmulatedGemms.apply(x.reshape(-1, x.shape[-1]), weight, self.last_call)  # type: ignore[no-untyped-call]
         if bias is not None:
             y = y + bias.to(y.dtype)

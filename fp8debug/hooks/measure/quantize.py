@@ -63,12 +63,12 @@ def quantize(
     line = wide if orientation == "row" else wide.T
     if isinstance(recipe, BlockRecipe):
         if recipe.rotates(tensor, orientation):
-            line = _on_host(blocks.rotate, line)
+            line = on_host(blocks.rotate, line)
         return _quantize_blocks(line, recipe, tensor, fmt, amax, generator)
     if isinstance(recipe, TensorRecipe) and scale is None:
         amax = largest_magnitude(t) if amax is None else amax
         if not recipe.is_plain:
-            return _on_host(_rounding(recipe, amax, smallest_magnitude(t), fmt), line)
+            return on_host(_rounding(recipe, amax, smallest_magnitude(t), fmt), line)
         scale = recipe.scale(amax, fmt)
     if scale is None:
         raise ValueError(f"recipe {recipe.text} has a history: expected the scale in force, got None")
@@ -133,5 +133,6 @@ def _rounding(recipe: TensorRecipe, amax: float, amin: float, fmt: Format) -> Ca
     return lambda values: recipe.round(values, amax, amin, fmt)[0]
 
 
-def _on_host(compute: Callable[[Float32Array], Float32Array], line: Tensor) -> Tensor:
+def on_host(compute: Callable[[Float32Array], Float32Array], line: Tensor) -> Tensor:
+    """What numpy computes of `line`, float32, back on its device."""
     return torch.from_numpy(compute(as_array(line.cpu()))).to(line.device)
