@@ -53,6 +53,8 @@ class Rule:
     advice: str
     """What to do, in one or two sentences."""
     sql: str
+    only_if: str = ""
+    """A cheap condition in SQL; where it is false there is nothing to look at, and the query is not made."""
     why: str = ""
     """For the docs: why it matters, and what causes it."""
     symptom: str = ""
