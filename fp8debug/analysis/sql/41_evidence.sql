@@ -24,11 +24,10 @@ with judged as (
 )
 select
     * exclude (is_stateful, n_rolls),
-    coalesce(sqnr_db < sqnr_floor, false) as hit_sqnr,
-    coalesce(abs(gain - 1) > per_fmt(fmt, getvariable('gain_bound_e4m3'), getvariable('gain_bound_e5m2')), false)
-        as hit_gain,
-    coalesce(scale_gap_bits > getvariable('gap_bits'), false) as hit_gap,
-    coalesce(underflow > getvariable('underflow') and sqnr_low_db < sqnr_floor, false) as hit_underflow,
+    is_sqnr_hit(sqnr_db, fmt) as hit_sqnr,
+    is_gain_hit(gain, fmt) as hit_gain,
+    is_gap_hit(scale_gap_bits) as hit_gap,
+    is_underflow_hit(underflow, sqnr_low_db, fmt) as hit_underflow,
     coalesce(sqnr_db < healthy_sqnr_db - getvariable('watch_sqnr_loss_db'), false) as watch_sqnr,
     coalesce(scale_gap_bits > getvariable('watch_gap_bits'), false) as watch_gap,
     coalesce(underflow > getvariable('watch_underflow'), false) as watch_underflow,

@@ -1,0 +1,86 @@
+"""What a search looks up once: results of GEMMs, blocks, and what is wrong under the recorded recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fp8debug.analysis.remedies.measured import Measured
+from fp8debug.analysis.remedies.recorded import GemmResult, blocks, gemms, recorded_recipes
+from fp8debug.analysis.run import Run
+from fp8debug.analysis.suspects import suspects
+from fp8debug.blocks import GEMMS
+from fp8debug.recipes import BlockRecipe, parse_recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Facts about the layers of a search."""
+
+    thresholds: dict[str, float]
+    block_recipes: tuple[str, ...]
+    """Those recorded."""
+    blocks: dict[tuple[str, str, str, str], Measured]
+    gemms: dict[tuple[str, str, str], GemmResult]
+    wrong: frozenset[tuple[str, str, str]]
+    """(recipe, layer, tensor): candidates under a recorded per-tensor recipe."""
+    sqnr: dict[tuple[str, str, str], float]
+    """(recipe, layer, tensor) -> median SQNR, dB, under recorded per-tensor recipes."""
+
+    def bad_gemms(self, recipe: str, layer: str, tensor: str) -> dict[str, GemmResult]:
+        """GEMMs that read the operand, measured under `recipe`, with a result outside the rules.
+
+        Not one whose other operand is outside the rules by itself: that one needs its own remedy.
+        """
+        return {
+            gemm: result
+            for gemm in gemms_reading(tensor)
+            if (result := self.gemms.get((recipe, layer, gemm))) is not None
+            and result.count.fails(self.thresholds)
+            and not self._is_wrong(recipe, layer, other_operand(gemm, tensor), gemm)
+        }
+
+    def _is_wrong(self, recipe: str, layer: str, tensor: str, gemm: str) -> bool:
+        in_blocks = self.blocks.get((recipe, layer, tensor, gemm))
+        return (recipe, layer, tensor) in self.wrong or (
+            in_blocks is not None and in_blocks.sampled.fails(self.thresholds)
+        )
+
+
+def gather(run: Run, layers: Sequence[str]) -> Context:
+    """Look everything up."""
+    block_recipes = tuple(
+        text for text in recorded_recipes(run, "blocks") if isinstance(parse_recipe(text), BlockRecipe)
+    )
+    wrong = frozenset(
+        (verdict.recipe, suspect.layer, suspect.tensor)
+        for suspect in suspects(run)[0]
+        for verdict in suspect.verdicts
+        if verdict.level == "candidate"
+    )
+    rows = run.sql(
+        """
+        select recipe, layer, tensor, sqnr_db
+        from layer_summary
+        where not alternate and sqnr_db is not null and layer in (select unnest($layers::varchar[]))
+        """,
+        layers=list(layers),
+    ).fetchall()
+    return Context(
+        run.thresholds,
+        block_recipes,
+        blocks(run, layers, block_recipes),
+        gemms(run, layers, recorded_recipes(run, "gemms")),
+        wrong,
+        {(recipe, layer, tensor): sqnr_db for recipe, layer, tensor, sqnr_db in rows},
+    )
+
+
+def gemms_reading(tensor: str) -> tuple[str, ...]:
+    """GEMMs that read an operand."""
+    return tuple(gemm for gemm, read in GEMMS.items() if tensor in {name for name, _ in read})
+
+
+def other_operand(gemm: str, tensor: str) -> str:
+    """The operand beside `tensor`."""
+    return next(name for name, _ in GEMMS[gemm] if name != tensor)

@@ -1,0 +1,99 @@
+"""What was measured while the tensors were at hand: operands in blocks, and the results of GEMMs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fp8debug.analysis.remedies.measured import Count, Measured
+from fp8debug.analysis.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class GemmResult:
+    """The result of a GEMM under one recipe."""
+
+    count: Count
+    """Steps in which it is below what rounding both operands can give."""
+    product_sqnr_db: float | None
+    """Median over the records that are, or over all where none is."""
+    floor_db: float
+    """That limit."""
+
+
+# In blocks nothing tells small values from large ones, so underflow has no second witness: it counts by itself.
+_BLOCKS = """
+with judged as (
+    select
+        *,
+        is_sqnr_hit(sqnr_db, fmt) as hit_sqnr, is_gain_hit(gain, fmt) as hit_gain,
+        coalesce(underflow > getvariable('underflow'), false) as hit_underflow,
+        hit_sqnr or hit_gain or hit_underflow as is_hit
+    from block_errors
+    where not alternate and is_judged_pass(pass) and per_fmt(fmt, 1, 1) is not null
+      and n_nonzero >= getvariable('min_nonzero')
+      and layer in (select unnest($layers::varchar[])) and recipe in (select unnest($recipes::varchar[]))
+),
+marked as (
+    select *, bool_or(is_hit) over (partition by recipe, layer, tensor, gemm) as is_any_hit from judged
+)
+select
+    recipe, layer, tensor, gemm, count(distinct step) filter (is_hit), count(distinct step),
+    median(sqnr_db) filter (is_hit = is_any_hit), null, median(underflow) filter (is_hit = is_any_hit),
+    median(overflow) filter (is_hit = is_any_hit), null, median(gain) filter (is_hit = is_any_hit),
+    criteria_list(false, bool_or(hit_underflow), false, bool_or(hit_gain), bool_or(hit_sqnr))
+from marked
+group by recipe, layer, tensor, gemm
+"""
+# The floors of both operands' formats, their noise added.
+_GEMMS = """
+with judged as (
+    select
+        g.layer, g.gemm, g.recipe, g.step, g.accumulation, g.product_sqnr_db,
+        -10 * log10(
+            pow(10, -per_fmt(g.fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2')) / 10)
+            + pow(10, -per_fmt(g.other_fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2')) / 10)
+        ) as floor_db,
+        coalesce(g.product_sqnr_db < floor_db, false) as is_hit
+    from gemm_errors as g
+    left join judged_scales as s using (segment, rank, seq, recipe, fmt)
+    where not g.alternate and is_judged_pass(g.pass)
+      and not coalesce(s.source = 'simulated' and s.n_rolls < getvariable('warmup_rolls'), false)
+      and g.layer in (select unnest($layers::varchar[])) and g.recipe in (select unnest($recipes::varchar[]))
+),
+marked as (
+    select *, bool_or(is_hit) over (partition by recipe, layer, gemm, accumulation) as is_any_hit
+    from judged
+    where floor_db is not null
+)
+select
+    recipe, layer, gemm, count(distinct step) filter (is_hit), count(distinct step),
+    median(product_sqnr_db) filter (is_hit = is_any_hit), max(floor_db)
+from marked
+group by recipe, layer, gemm, accumulation
+order by accumulation = 'exact'
+"""
+
+
+def blocks(run: Run, layers: Sequence[str], recipes: Sequence[str]) -> dict[tuple[str, str, str, str], Measured]:
+    """(recipe, layer, tensor, gemm) -> what the operand is in blocks, the way that GEMM reads it."""
+    rows = run.sql(_BLOCKS, layers=list(layers), recipes=list(recipes)).fetchall()
+    return {
+        (recipe, layer, tensor, gemm): Measured(Count(n_hit, n_observed), *numbers, criteria=tuple(criteria))
+        for recipe, layer, tensor, gemm, n_hit, n_observed, *numbers, criteria in rows
+    }
+
+
+def gemms(run: Run, layers: Sequence[str], recipes: Sequence[str]) -> dict[tuple[str, str, str], GemmResult]:
+    """(recipe, layer, gemm) -> its result, accumulated exactly where that was measured."""
+    rows = run.sql(_GEMMS, layers=list(layers), recipes=list(recipes)).fetchall()
+    return {
+        (recipe, layer, gemm): GemmResult(Count(n_hit, n_observed), product_sqnr_db, floor_db)
+        for recipe, layer, gemm, n_hit, n_observed, product_sqnr_db, floor_db in rows
+    }
+
+
+def recorded_recipes(run: Run, table: str) -> tuple[str, ...]:
+    """Recipes that `blocks` or `gemms` has rows of."""
+    rows = run.sql(f"select distinct recipe from {table} where not alternate order by recipe").fetchall()
+    return tuple(recipe for (recipe,) in rows)
