@@ -81,7 +81,9 @@ def examine(target: Target, arguments: Sequence[str], given: Mapping[str, object
 def _plain(options: CaptureOptions) -> CaptureOptions:
     from dataclasses import replace
 
-    return replace(options, attention=True, detail=(), raw_every=0, trigger=(), emulate=None, plan=None, resume=None, force=False)
+    return replace(
+        options, attention=True, detail=(), raw_every=0, trigger=(), emulate=None, plan=None, resume=None, force=False
+    )
 
 
 def _on_stderr(line: str) -> None:
