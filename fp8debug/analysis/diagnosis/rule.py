@@ -157,7 +157,7 @@ def parse_rule(name: str, text: str, source: str) -> Rule:
 
 
 _KEYS: dict[str, type] = {
-    "severity": str, "sentence": str, "advice": str, "why": str, "symptom": str, "confidence": str, "priority": int,
+    "severity": str, "sentence": str, "advice": str, "only_if": str, "why": str, "symptom": str, "confidence": str, "priority": int,
     "explains": list, "thresholds": list, "parameters": dict, "evidence": list, "enabled": bool,
 }  # fmt: skip
 """What the head of a rule file may have."""
