@@ -60,6 +60,7 @@ def _finding(group: Sequence[Hit]) -> Finding:
         evidence=worst.evidence,
         places=tuple(hit.place for hit in group),
         page=worst.rule.page,
+        problems=worst.rule.problems,
     )
 
 

@@ -61,6 +61,8 @@ class Finding:
     """One an operand (or GEMM, or rank), worst first."""
     page: str = ""
     """Where the rule is explained."""
+    problems: tuple[str, ...] = ()
+    """Kinds of the report's problems that it tells."""
 
     @property
     def worst(self) -> Place:

@@ -6,10 +6,11 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fp8debug.analysis.diagnosis.finding import CONFIDENCES, SEVERITIES
+from fp8debug.analysis.thresholds import THRESHOLDS
 from fp8debug.errors import UsageError, nearest
 
 _FILE = re.compile(r"-- (?P<meaning>[^\n]+)\n/\*\n(?P<head>.*?)\*/\n(?P<sql>.*)", re.DOTALL)
@@ -65,6 +66,8 @@ class Rule:
     """Order among rules of the same severity, lowest first."""
     explains: tuple[str, ...] = ()
     """Rules whose hits at the same operand follow from this one, and are not told."""
+    problems: tuple[str, ...] = ()
+    """Kinds of problems (`fp8debug.analysis.problems`) that its findings tell, so that a report need not list them."""
     thresholds: tuple[str, ...] = ()
     """Numbers of `fp8debug.analysis.thresholds` that its views compare with."""
     parameters: Mapping[str, Parameter] | None = None
@@ -151,15 +154,21 @@ def parse_rule(name: str, text: str, source: str) -> Rule:
         head["evidence"] = tuple(EvidenceColumn(**entry) for entry in head.get("evidence", ()))
     except TypeError as error:
         raise UsageError(f"{source}: a parameter or an evidence column is incomplete: {error}") from error
-    for key in ("explains", "thresholds"):
+    for key in ("explains", "problems", "thresholds"):
         head[key] = tuple(map(str, head.get(key, ())))
+    for name in head["thresholds"]:
+        if name not in THRESHOLDS:
+            raise UsageError(
+                f"{source}: unknown threshold {name!r}; did you mean {' or '.join(nearest(name, THRESHOLDS))}?"
+            )
     return Rule(name=name, meaning=match["meaning"], sql=match["sql"], **head)
 
 
+_TYPES = {"str": str, "int": int, "bool": bool, "tuple": list, "Mapping": dict}
+_NOT_IN_HEAD = ("name", "meaning", "sql", "values", "user_severity", "file", "changes")
 _KEYS: dict[str, type] = {
-    "severity": str, "sentence": str, "advice": str, "only_if": str, "why": str, "symptom": str, "confidence": str, "priority": int,
-    "explains": list, "thresholds": list, "parameters": dict, "evidence": list, "enabled": bool,
-}  # fmt: skip
+    field.name: _TYPES[str(field.type).partition("[")[0]] for field in fields(Rule) if field.name not in _NOT_IN_HEAD
+}
 """What the head of a rule file may have."""
 _WORDS = {str: "a text", int: "a whole number", list: "a list", dict: "a table", bool: "true or false"}
 

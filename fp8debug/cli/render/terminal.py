@@ -34,12 +34,14 @@ def render_report(report: Report, looks: Looks, *, run_path: str) -> str:
 
 
 def _problems(report: Report, looks: Looks, run_path: str) -> Iterator[str]:
-    if not report.problems:
+    told = {kind for finding in report.findings for kind in finding.problems}
+    problems = [problem for problem in report.problems if problem.kind not in told]
+    if not problems:
         return
     yield looks.bold(looks.red("PROBLEMS: what went wrong or is missing"))
-    for problem in report.problems[:_MAX_PROBLEMS]:
+    for problem in problems[:_MAX_PROBLEMS]:
         times = f" ({problem.count:,} times)" if problem.count > 1 else ""
         yield from wrap(f"- {with_full_stop(escape(problem.message))}{times}", looks.width, hanging="  ")
-    left = len(report.problems) - _MAX_PROBLEMS
+    left = len(problems) - _MAX_PROBLEMS
     if left > 0:
         yield f"  ... and {left:,} more: {short_sql(run_path, 'from events')}"
