@@ -1,10 +1,10 @@
-"""Write the pages that follow from the code: schema.md, views.md, cli.md and captured.md.
+"""Write the pages that follow from the code: schema.md, views.md, cli.md, captured.md, rules/, a part of diagnosis.md.
 
     python docs/generate.py            # write them
     python docs/generate.py --check    # say which differ from what would be written; exit 1 when any does
 
-Nothing is listed here: tables come from `fp8debug.schema`, views and macros from the shipped .sql files, verbs and
-their options from the command line itself, what is captured where from the tests that prove it.
+Nothing is listed here: tables come from `fp8debug.schema`, views, macros and rules from the shipped .sql files, verbs
+and their options from the command line itself, what is captured where from the tests that prove it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from fp8debug import schema
 from fp8debug.analysis import open_run
+from fp8debug.analysis.diagnosis import Rule, load_rules
 from fp8debug.analysis.listing import ViewInfo, macros, views_with_columns
 from fp8debug.analysis.thresholds import THRESHOLDS
 from fp8debug.analysis.views import sql_files
@@ -36,19 +38,32 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the documentation pages that follow from the code.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a page is out of date")
     check = parser.parse_args().check
-    stale = {name: text for name, text in pages().items() if not _is_current(DOCS / name, text)}
+    texts = pages()
+    stale = {name: text for name, text in texts.items() if not _is_current(DOCS / name, text)}
+    gone = [path for path in (DOCS / "rules").glob("*.md") if f"rules/{path.name}" not in texts]
     for name, text in stale.items():
         if check:
             print(f"docs/{name} is out of date: run `make docs`", file=sys.stderr)
         else:
+            (DOCS / name).parent.mkdir(exist_ok=True)
             (DOCS / name).write_text(text, encoding="utf-8")
             print(f"Wrote docs/{name}")
-    return 1 if check and stale else 0
+    for path in gone:
+        if check:
+            print(f"docs/rules/{path.name} is of no rule: run `make docs`", file=sys.stderr)
+        else:
+            path.unlink()
+            print(f"Removed docs/rules/{path.name}")
+    return 1 if check and (stale or gone) else 0
 
 
 def pages() -> dict[str, str]:
     """File name below docs/ -> its whole text."""
-    return {"schema.md": schema_page(), "views.md": views_page(), "cli.md": cli_page(), "captured.md": captured_page()}
+    rules = {f"rules/{rule.name}.md": rule_page(rule) for rule in load_rules()}
+    generated = {
+        "schema.md": schema_page(), "views.md": views_page(), "cli.md": cli_page(), "captured.md": captured_page()
+    }  # fmt: skip
+    return {**generated, **rules, "diagnosis.md": diagnosis_page()}
 
 
 def _is_current(path: Path, text: str) -> bool:
@@ -150,6 +165,89 @@ def _prose(name: str) -> str:
     head = file.text.partition("create or replace ")[0]
     lines = [line.removeprefix("--").strip() for line in head.splitlines() if line.startswith("--")]
     return _sentence(" ".join(line for line in lines if line.partition(": ")[0] not in file.column_meanings))
+
+
+# Rules ------------------------------------------------------------------------------------------------------------
+
+_PART = re.compile(r"(?<=<!-- rules: begin -->\n).*(?=<!-- rules: end -->)", re.DOTALL)
+
+
+def diagnosis_page() -> str:
+    """The page as it is, with its table of rules anew."""
+    rows = (
+        (
+            _joined(rule.symptom),
+            f"[`{rule.name}`](rules/{rule.name}.md) ({rule.severity}): {_says(rule)}",
+            _first_sentence(rule.why or rule.meaning),
+            _joined(rule.advice),
+        )
+        for rule in load_rules()
+    )
+    table = _table(("symptom", "what fp8debug says", "why", "what to do"), rows)
+    return _PART.sub(lambda _: f"\n{table}\n", (DOCS / "diagnosis.md").read_text(encoding="utf-8"))
+
+
+def rule_page(rule: Rule) -> str:
+    """One rule, for a person who got a finding of it."""
+    parameters = (
+        (f"`{name}`", f"{p.default:g}", p.unit, p.meaning, p.source) for name, p in (rule.parameters or {}).items()
+    )
+    numbers = (
+        (f"`{t.name}`", f"{t.default:.4g}", t.meaning, t.source) for t in map(THRESHOLDS.__getitem__, rule.thresholds)
+    )
+    evidence = ((entry.title, _placeholders(entry.healthy)) for entry in rule.evidence)
+    parts = [
+        f"# `{rule.name}`\n\n{NOTE}\n{_sentence(rule.meaning)}\n\n"
+        f"Severity: **{rule.severity}**. Confidence: {rule.confidence.replace('_', ' ')}. What these mean: "
+        f"[diagnosis.md](../diagnosis.md). It says:\n\n> {_says(rule)}\n",
+        f"\n## What is seen\n\n{_sentence(_joined(rule.symptom))}\n" if rule.symptom else "",
+        f"\n## Why it matters\n\n{rule.why.strip()}\n" if rule.why else "",
+        f"\n## What to do\n\n{_joined(rule.advice)}\n",
+        "\n## Evidence\n\n" + _table(("number", "in a healthy run"), evidence) if rule.evidence else "",
+        "\n## Numbers\n" if rule.parameters or rule.thresholds else "",
+        "\nParameters of this rule:\n\n" + _table(("name", "default", "unit", "meaning", "why this number"), parameters)
+        if rule.parameters else "",
+        "\nThresholds that it shares with other rules, [as listed](../views.md#thresholds):\n\n"
+        + _table(("name", "default", "meaning", "why this number"), numbers) if rule.thresholds else "",
+        f"\n## What it explains\n\nFindings of {_links(rule)} for the same operand follow from it and are not told.\n"
+        if rule.explains else "",
+        f"\n## Query\n\nOne row is one place. `$name` is a parameter.\n\n```sql\n{rule.sql.strip()}\n```\n",
+        f"\n## To change it\n\nIn `fp8debug.toml`:\n\n```toml\n{_as_settings(rule)}```\n",
+    ]  # fmt: skip
+    return "".join(parts)
+
+
+def _as_settings(rule: Rule) -> str:
+    """What a configuration file may say of the rule, with what holds anyway."""
+    lines = [f"[rules.{rule.name}]", f'severity = "{rule.severity}"', "enabled = true  # false: it is not asked"]
+    lines += [f"{name} = {p.default:g}" for name, p in (rule.parameters or {}).items()]
+    if rule.thresholds:
+        first = THRESHOLDS[rule.thresholds[0]]
+        lines += ["", "[thresholds]", f"{first.name} = {first.default:.4g}"]
+    return "\n".join(lines) + "\n"
+
+
+def _links(rule: Rule) -> str:
+    return ", ".join(f"[`{name}`]({name}.md)" for name in rule.explains)
+
+
+def _says(rule: Rule) -> str:
+    """Its sentence; what it finds, where the query writes most of the sentence."""
+    own_words = re.sub(r"\{[^}]*\}", "", rule.sentence)
+    return _placeholders(_joined(rule.sentence)) if len(own_words) > 25 else _joined(rule.meaning)
+
+
+def _placeholders(template: str) -> str:
+    """`{db_lost:.1f}` as *db_lost*."""
+    return re.sub(r"\{(\w+)[^}]*\}", r"*\1*", template)
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _first_sentence(text: str) -> str:
+    return _sentence(re.split(r"(?<=[.!?]) (?=[A-Z`])", _joined(text))[0])
 
 
 # The command line -------------------------------------------------------------------------------------------------

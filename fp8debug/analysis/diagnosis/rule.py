@@ -156,11 +156,10 @@ def parse_rule(name: str, text: str, source: str) -> Rule:
         raise UsageError(f"{source}: a parameter or an evidence column is incomplete: {error}") from error
     for key in ("explains", "problems", "thresholds"):
         head[key] = tuple(map(str, head.get(key, ())))
-    for name in head["thresholds"]:
-        if name not in THRESHOLDS:
-            raise UsageError(
-                f"{source}: unknown threshold {name!r}; did you mean {' or '.join(nearest(name, THRESHOLDS))}?"
-            )
+    for number in head["thresholds"]:
+        if number not in THRESHOLDS:
+            near = nearest(number, THRESHOLDS) or THRESHOLDS
+            raise UsageError(f"{source}: unknown threshold {number!r}; did you mean {' or '.join(near)}?")
     return Rule(name=name, meaning=match["meaning"], sql=match["sql"], **head)
 
 
