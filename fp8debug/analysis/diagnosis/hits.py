@@ -64,7 +64,7 @@ def hits_of(run: Run, rule: Rule) -> Iterator[Hit]:
     """
     used = set(_PARAMETER.findall(rule.sql))
     try:
-        if rule.only_if and not run.sql(f"select {rule.only_if}").fetchall()[0][0]:
+        if not all(run.sql(f"select {condition}").fetchall()[0][0] for condition in rule.only_if):
             return
         relation = run.sql(rule.sql, **{name: value for name, value in rule.arguments.items() if name in used})
         names, rows = relation.columns, relation.fetchall()

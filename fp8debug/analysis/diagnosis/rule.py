@@ -54,8 +54,8 @@ class Rule:
     advice: str
     """What to do, in one or two sentences."""
     sql: str
-    only_if: str = ""
-    """A cheap condition in SQL; where it is false there is nothing to look at, and the query is not made."""
+    only_if: tuple[str, ...] = ()
+    """Cheap conditions in SQL, asked in this order; at the first that is false there is nothing to look at."""
     why: str = ""
     """For the docs: why it matters, and what causes it."""
     symptom: str = ""
@@ -154,7 +154,7 @@ def parse_rule(name: str, text: str, source: str) -> Rule:
         head["evidence"] = tuple(EvidenceColumn(**entry) for entry in head.get("evidence", ()))
     except TypeError as error:
         raise UsageError(f"{source}: a parameter or an evidence column is incomplete: {error}") from error
-    for key in ("explains", "problems", "thresholds"):
+    for key in ("only_if", "explains", "problems", "thresholds"):
         head[key] = tuple(map(str, head.get(key, ())))
     for number in head["thresholds"]:
         if number not in THRESHOLDS:
