@@ -11,6 +11,7 @@ from fp8debug.analysis.facts import Health, RunFacts, health, run_facts
 from fp8debug.analysis.judged import Judged, judged, judged_operands
 from fp8debug.analysis.merge.facts import RankFacts, rank_facts
 from fp8debug.analysis.problems import Problem, problems
+from fp8debug.analysis.remedies import Remedy, search
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.scope import Scope
 from fp8debug.analysis.suspects import IsolatedHit, Suspect, isolated_hits, suspects
@@ -64,6 +65,8 @@ class Report:
     thresholds: dict[str, float]
     ranks: RankFacts | None = None
     """None for a run of one rank."""
+    remedies: tuple[Remedy, ...] = ()
+    """For each candidate that is listed, the cheapest change that mends it."""
 
     @property
     def n_judged_steps(self) -> int:
@@ -124,7 +127,13 @@ def build_report(
         problems=found_problems,
         thresholds=dict(run.thresholds),
         ranks=ranks,
+        remedies=search(run, operands_of(shown_candidates)) if shown_candidates else (),
     )
+
+
+def operands_of(suspects: Sequence[Suspect]) -> list[tuple[str, str]]:
+    """Those of them that a GEMM reads."""
+    return [(suspect.layer, suspect.tensor) for suspect in suspects if suspect.gemms]
 
 
 def _verdict(findings: Sequence[Finding], candidates: Sequence[Suspect], *, is_judged: bool) -> str:

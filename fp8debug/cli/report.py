@@ -50,11 +50,13 @@ def report(
         list[str] | None,
         typer.Option("--threshold", metavar="NAME=VALUE", help="Replace a number of the rules; repeatable."),
     ] = None,
+    remedies: Annotated[
+        bool,
+        typer.Option("--remedies", help="Show all changes that were tried for a candidate, not only the cheapest."),
+    ] = False,
     config: Annotated[
         str | None,
-        typer.Option(
-            "--config", metavar="FILE", help="Take rules and thresholds from FILE. [nearest fp8debug.toml]"
-        ),
+        typer.Option("--config", metavar="FILE", help="Take rules and thresholds from FILE. [nearest fp8debug.toml]"),
     ] = None,
 ) -> None:
     """Say which layers would suffer in FP8, where, and why.
@@ -70,7 +72,7 @@ def report(
     chosen = rule_choice(config, threshold or ())
     scope = _parse_scope(recipe or (), layer or "", steps)
     with paused_collector():
-        hit = _report(run_dir, scope, chosen, fail_on, top, as_json=as_json)
+        hit = _report(run_dir, scope, chosen, fail_on, top, as_json=as_json, with_remedies=remedies)
     if hit:
         raise typer.Exit(ExitCode.FAIL_ON)
 
@@ -83,6 +85,7 @@ def _report(
     top: int | None,
     *,
     as_json: bool,
+    with_remedies: bool,
 ) -> bool:
     """Print the report; whether the `--fail-on` condition holds."""
     from fp8debug.cli.fail_on import evaluate, parse_fail_on
@@ -106,7 +109,8 @@ def _report(
         from fp8debug.cli.render.terminal import render_report
         from fp8debug.cli.render.wording import shown_path
 
-        write_stdout(render_report(built, looks_of(sys.stdout), run_path=run_dir or shown_path(found.path)))
+        path = run_dir or shown_path(found.path)
+        write_stdout(render_report(built, looks_of(sys.stdout), run_path=path, with_remedies=with_remedies))
     if outcome is None or not outcome.hit:
         return False
     from fp8debug.cli.render.tables import escape

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fp8debug.analysis.diagnosis import Evidence, Finding
+from fp8debug.analysis.remedies import Remedy
 from fp8debug.analysis.report import Report
+from fp8debug.cli.render.remedies import remedy_text
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import columns, escape, wrap
 from fp8debug.cli.render.where import since, where
@@ -31,7 +33,7 @@ def findings_lines(report: Report, looks: Looks) -> Iterator[str]:
     yield from _rules(report, looks)
     for place, finding in enumerate(full, 1):
         yield ""
-        yield from _in_full(place, finding, looks)
+        yield from _in_full(place, finding, report.remedies, looks)
     if full and brief:
         yield ""
     for finding in brief:
@@ -79,7 +81,7 @@ def _rules(report: Report, looks: Looks) -> Iterator[str]:
             yield from (looks.yellow(line) for line in wrap(f"{label}: {escape('; '.join(words))}", looks.width))
 
 
-def _in_full(place: int, finding: Finding, looks: Looks) -> Iterator[str]:
+def _in_full(place: int, finding: Finding, remedies: Sequence[Remedy], looks: Looks) -> Iterator[str]:
     word = finding.severity.upper()
     head, *rest = wrap(f"{word}: {with_full_stop(escape(finding.message))}", looks.width, indent=_INDENT)
     painted = looks.red(word) if finding.severity == "error" else looks.yellow(word)
@@ -90,6 +92,7 @@ def _in_full(place: int, finding: Finding, looks: Looks) -> Iterator[str]:
     yield from _evidence(finding, looks)
     yield from _fact("sure", _sure(finding), looks)
     yield from _fact("do", escape(finding.advice), looks)
+    yield from _fact("remedy", remedy_text(finding, remedies), looks)
     yield from _fact("more", escape(finding.page), looks)
 
 

@@ -10,6 +10,7 @@ from fp8debug.cli.render.findings import findings_lines
 from fp8debug.cli.render.fine import fine_lines
 from fp8debug.cli.render.next_steps import next_lines
 from fp8debug.cli.render.operands import candidates_lines, isolated_lines, watch_list_lines
+from fp8debug.cli.render.remedies import remedies_lines
 from fp8debug.cli.render.run_facts import run_lines
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import escape, wrap
@@ -18,11 +19,19 @@ from fp8debug.cli.render.wording import with_full_stop
 _MAX_PROBLEMS = 20
 
 
-def render_report(report: Report, looks: Looks, *, run_path: str) -> str:
-    """The whole report, ending in a newline. `run_path` is how the commands name the run."""
+def render_report(report: Report, looks: Looks, *, run_path: str, with_remedies: bool = False) -> str:
+    """The whole report, ending in a newline.
+
+    Args:
+        report: what is shown.
+        looks: of the stream it is for.
+        run_path: how the commands name the run.
+        with_remedies: show all that was tried, too.
+    """
     sections = (
         run_lines(report, looks, run_path),
         findings_lines(report, looks),
+        remedies_lines(report.remedies if with_remedies else (), looks),
         fine_lines(report, looks),
         candidates_lines(report, looks),
         watch_list_lines(report, looks),
