@@ -20,7 +20,8 @@ _COLUMN_LINE = re.compile(r"^-- (\w+): (.+)$", re.MULTILINE)
 _WORD = re.compile(r"(?<!stored\.)\b[a-z_]\w*")
 # Statements that look at the catalog see every view, so every view must be there.
 _CATALOG = re.compile(
-    r"\b(show|describe|desc|duckdb_\w+|information_schema|pg_catalog|query|query_table)\b", re.IGNORECASE
+    # `desc` where a statement begins: behind a column it is an order.
+    r"\b(show|describe|duckdb_\w+|information_schema|pg_catalog|query|query_table)\b|(^|[;(])\s*desc\b", re.IGNORECASE
 )
 
 
