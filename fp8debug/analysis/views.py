@@ -21,7 +21,8 @@ _WORD = re.compile(r"(?<!stored\.)\b[a-z_]\w*")
 # Statements that look at the catalog see every view, so every view must be there.
 _CATALOG = re.compile(
     # `desc` where a statement begins: behind a column it is an order.
-    r"\b(show|describe|duckdb_\w+|information_schema|pg_catalog|query|query_table)\b|(^|[;(])\s*desc\b", re.IGNORECASE
+    r"\b(show|describe|duckdb_\w+|information_schema|pg_catalog|query|query_table)\b|(^|[;(])\s*desc\b",
+    re.IGNORECASE,
 )
 
 
