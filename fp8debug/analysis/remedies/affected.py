@@ -61,6 +61,11 @@ def affected(run: Run, operands: Sequence[Operand] | None, recipe: Recipe | None
     return [found.get(operand) or Affected(*operand, base, None, False) for operand in dict.fromkeys(operands)]
 
 
+def sampled_operands(run: Run) -> list[Operand]:
+    """All that GEMMs read and that were sampled."""
+    return [(layer, tensor) for layer, tensor in run.sql(_RECORDED).fetchall() if tensor in OPERANDS]
+
+
 def _wrong(run: Run, in_use: Recipe | None) -> Iterable[Affected]:
     if in_use is None:
         return _listed(run, None)
@@ -90,7 +95,7 @@ def _of_verdict(layer: str, tensor: str, verdict: Verdict) -> Affected:
 
 def _evaluated(run: Run, recipe: Recipe) -> list[Affected]:
     """Wrong operands under a recipe that was not recorded."""
-    operands = [(layer, tensor) for layer, tensor in run.sql(_RECORDED).fetchall() if tensor in OPERANDS]
+    operands = sampled_operands(run)
     seen = measure(run, operands, [recipe]) if operands else {}
     gaps = gap_counts(run, operands, [recipe]) if operands and isinstance(recipe, DelayedScaling) else {}
     wrong = [
@@ -104,7 +109,7 @@ def _evaluated(run: Run, recipe: Recipe) -> list[Affected]:
 
 def _in_blocks(run: Run, recipe: BlockRecipe) -> list[Affected]:
     """Wrong operands under a block recipe, as measured."""
-    layers = sorted({layer for layer, _ in run.sql(_RECORDED).fetchall()})
+    layers = sorted({layer for layer, _ in sampled_operands(run)})
     failing: dict[Operand, dict[str, Measured]] = {}
     for (_, layer, tensor, gemm), measured in blocks(run, layers, [recipe.text]).items():
         if measured.sampled.fails(run.thresholds):
@@ -126,7 +131,7 @@ def _sqnr(measured: Measured) -> float:
 
 
 def _check(run: Run, operands: Sequence[Operand]) -> None:
-    recorded = [tuple(row) for row in run.sql(_RECORDED).fetchall() if row[1] in OPERANDS]
+    recorded = sampled_operands(run)
     for operand in operands:
         if tuple(operand) not in recorded:
             names = [" ".join(known) for known in recorded]

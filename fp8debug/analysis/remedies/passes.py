@@ -1,4 +1,4 @@
-"""The scale gap at every pass, unsampled ones included: a history that is fine where it was sampled may clip between."""
+"""The scale gap at every pass, unsampled ones too: a history that is fine where it was sampled may clip between."""
 
 from __future__ import annotations
 

@@ -63,6 +63,13 @@ select
 from marked
 group by recipe, layer, tensor
 """
+_MERGED = """
+select layer, tensor, greatest(ratio(sum(sum_err2), sum(sum_x2)), ratio(sum(low_sum_err2), sum(low_sum_x2)))
+from whatif_sums
+join whatif_records using (record)
+where isfinite(sum_err2) and coalesce(n_rolls >= getvariable('warmup_rolls'), true)
+group by layer, tensor
+"""
 _RECORDED_SCALES = """
 select r.record, r.tensor, s.scale
 from judged_scales as s
@@ -83,16 +90,33 @@ def measure(
         recipes: per-tensor recipes; histories are replayed.
         shifted: those that follow from recorded scales instead.
     """
+    _create_sums(run, operands, recipes, shifted)
+    return {
+        (recipe, layer, tensor): Measured(Count(n_hit, n_observed), *numbers, criteria=tuple(criteria))
+        for recipe, layer, tensor, n_hit, n_observed, *numbers, criteria in run.sql(_JUDGED).fetchall()
+    }
+
+
+def noise_over_signal(run: Run, operands: Sequence[Operand], recipe: Recipe) -> dict[Operand, float]:
+    """Noise over signal of each operand under one recipe, of its smallest 99 % where that is more.
+
+    The sums of its records are merged; the start of a history is left out.
+    """
+    if not operands:
+        return {}
+    _create_sums(run, operands, [recipe])
+    return {(layer, tensor): nsr for layer, tensor, nsr in run.sql(_MERGED).fetchall() if nsr is not None}
+
+
+def _create_sums(
+    run: Run, operands: Sequence[Operand], recipes: Sequence[Recipe], shifted: Sequence[Shifted] = ()
+) -> None:
     selection = _selection(run, operands)
     n_records = create_records(run, selection)
     scales = itertools.chain(
         plain_scales(run, recipes), replayed_scales(run, recipes, selection), _shifted_scales(run, shifted)
     )
     create_sums(run, recipes, scales, n_records)
-    return {
-        (recipe, layer, tensor): Measured(Count(n_hit, n_observed), *numbers, criteria=tuple(criteria))
-        for recipe, layer, tensor, n_hit, n_observed, *numbers, criteria in run.sql(_JUDGED).fetchall()
-    }
 
 
 def _selection(run: Run, operands: Sequence[Operand]) -> Selection:
