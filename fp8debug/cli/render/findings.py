@@ -10,7 +10,7 @@ from fp8debug.analysis.report import Report
 from fp8debug.cli.render.remedies import remedy_text
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import columns, escape, wrap
-from fp8debug.cli.render.where import since, where
+from fp8debug.cli.render.where import is_of_one, since, where
 from fp8debug.cli.render.wording import count, listed, with_full_stop
 
 _INDENT = " " * 3
@@ -106,7 +106,7 @@ def _fact(label: str, text: str, looks: Looks) -> Iterator[str]:
 
 def _evidence(finding: Finding, looks: Looks) -> Iterator[str]:
     lines = columns([_cells(entry) for entry in finding.evidence], right=(False, True, False))
-    label = "evidence" if len(finding.places) == 1 else "worst"
+    label = "evidence" if is_of_one(finding) else "worst"
     for number, line in enumerate(lines):
         yield f"{_INDENT}{_label(label if number == 0 else '', looks)}{line}"
 

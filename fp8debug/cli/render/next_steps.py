@@ -25,7 +25,7 @@ def _commands(report: Report, run_path: str) -> Iterator[tuple[str, str]]:
         yield "the cheapest changes that mend this, as a plan", f"fp8debug plan {run} -o plan.toml"
         yield (
             "whether the plan helps the loss, by emulated trainings",
-            f"fp8debug verify --plan plan.toml {report.run.command}",
+            f"fp8debug verify --plan plan.toml {_script(report.run.command)}",
         )
     for suspect in (*report.candidates, *report.watch)[:1]:
         name = operand(suspect.layer, suspect.tensor)
@@ -36,3 +36,10 @@ def _commands(report: Report, run_path: str) -> Iterator[tuple[str, str]]:
     if report.n_errors or report.n_warnings:
         yield "a small file to attach to a bug report", f"fp8debug bundle {run} -o bundle.zip"
     yield "all of this for a program", f"fp8debug report {run} --json"
+
+
+def _script(command: str) -> str:
+    """The script of a command line with its arguments, whatever launched it."""
+    words = shlex.split(command)
+    starts = [place for place, word in enumerate(words) if word.endswith(".py")]
+    return shlex.join(words[starts[0] :]) if starts else "train.py"

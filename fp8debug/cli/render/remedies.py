@@ -70,9 +70,21 @@ def _change(trial: Trial) -> str:
 
 
 def _gained(remedy: Remedy) -> str:
-    before, after = remedy.present.sqnr_db, remedy.chosen.sqnr_db if remedy.chosen is not None else None
+    """In place of what, and the number that it changes most plainly."""
+    now, then = remedy.present, remedy.chosen
+    assert then is not None
+    if then.kind == "layer_bf16":
+        missing = [_KINDS[trial.kind] for trial in remedy.trials if trial.outcome == "not_recorded"]
+        return f"; {listed(missing)} were not recorded" if missing else "; nothing cheaper was found"
     text = f" in place of `{escape(remedy.recipe)}`"
-    return text if before is None or after is None else f"{text}: SQNR {before:.1f} -> {after:.1f} dB"
+    for name, title in (("sqnr_db", "SQNR"), ("sqnr_low_db", "SQNR of the smallest 99 %")):
+        before, after = getattr(now, name), getattr(then, name)
+        if before is not None and after is not None and after > before + 1:
+            return f"{text}: {title} {before:.1f} -> {after:.1f} dB"
+    if now.underflow is not None and then.underflow is not None and then.underflow < now.underflow:
+        before, after = (METRICS["underflow"].text(value) for value in (now.underflow, then.underflow))
+        return f"{text}: {before} -> {after} become zero"
+    return text
 
 
 def _row(trial: Trial) -> tuple[str, ...]:

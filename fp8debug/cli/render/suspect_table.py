@@ -34,7 +34,7 @@ def suspect_table(suspects: Sequence[Suspect], looks: Looks) -> Iterator[str]:
 
 def _table(recipe: str, entries: Sequence[tuple[Suspect, Verdict]], looks: Looks) -> Iterator[str]:
     rows = [_row(suspect, verdict, looks) for suspect, verdict in entries]
-    filled = [any(row[i] for row in rows) for i in range(len(rows[0]))]
+    filled = [any(row[i] not in ("", "0") for row in rows) for i in range(len(rows[0]))]
     header = ("", *_HEADER)
     kept = [tuple(c for c, keep in zip(row, filled, strict=True) if keep) for row in (header, *rows)]
     right = tuple(flag for flag, keep in zip(_RIGHT, filled, strict=True) if keep)

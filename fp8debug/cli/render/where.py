@@ -26,10 +26,16 @@ def since(finding: Finding) -> str:
     text, worst = step_range(finding.first_step, finding.last_step), finding.worst
     if worst.n_steps is None or finding.first_step == finding.last_step:
         return text
-    whose = "" if len(finding.places) == 1 else "the worst "
+    whose = "" if is_of_one(finding) else "the worst "
     if worst.n_observed_steps is None:
         return f"{text}, {whose}in {count(worst.n_steps, 'step')}"
-    return f"{text}, {whose}in {worst.n_steps:,} of {count(worst.n_observed_steps, 'step')}"
+    under = f" under {escape(worst.recipe)}" if worst.recipe and len({p.recipe for p in finding.places}) > 1 else ""
+    return f"{text}, {whose}in {worst.n_steps:,} of {count(worst.n_observed_steps, 'step')}{under}"
+
+
+def is_of_one(finding: Finding) -> bool:
+    """Whether it is about one operand, under whatever recipes."""
+    return len({(place.layer, place.tensor, place.gemm, place.rank) for place in finding.places}) == 1
 
 
 def operand_name(layer: str | None, tensor: str | None) -> str:
