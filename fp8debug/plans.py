@@ -63,13 +63,14 @@ class Plan:
 def plan_text(plan: Plan) -> str:
     """The plan as a TOML file that `read_plan` reads, with the reason above each entry."""
     lines = ["# Made by `fp8debug plan`; `fp8debug attach --plan FILE` and `fp8debug verify --plan FILE` read it."]
+    lines += [] if plan.entries else ["# There is nothing to change: this file changes nothing."]
     lines.append(f"recipe = {_quoted(plan.recipe)}")
     if plan.run:
         lines.append(f"run = {_quoted(plan.run)}")
     if plan.flops_kept is not None:
         lines.append(f"flops-kept = {plan.flops_kept!r}")
     for entry in plan.entries:
-        lines += ["", f"# {' '.join(entry.reason.split())}", "[[entry]]"]
+        lines += ["", f"# {one_line(entry.reason)}".rstrip(), "[[entry]]"]
         lines += [
             f"{name} = {_quoted(value)}"
             for name in ("layer", "tensor", "gemm", "change")
@@ -77,6 +78,12 @@ def plan_text(plan: Plan) -> str:
         ]
         lines.append(f"reason = {_quoted(entry.reason)}")
     return "\n".join(lines) + "\n"
+
+
+def one_line(text: str) -> str:
+    """The text as a comment may hold it: blanks joined, control characters escaped."""
+    words = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in words)
 
 
 def read_plan(path: Path) -> Plan:

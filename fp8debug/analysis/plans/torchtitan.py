@@ -1,0 +1,45 @@
+"""A plan for torchtitan: `filter_fqns` of its Float8 converter.
+
+As `torchtitan/components/quantization/utils.py` (module_filter_fn) reads it: an nn.Linear is left alone when any entry
+is a part of its name, wherever in it.
+"""
+
+from __future__ import annotations
+
+import json
+
+from fp8debug.analysis.plans.export import Export, Request, head
+from fp8debug.analysis.plans.linear import linear_departures
+from fp8debug.analysis.plans.paths import linear_fqn
+from fp8debug.analysis.plans.text import comments
+from fp8debug.errors import some
+
+_HOW = (
+    'For the TOML config of a training, with "quantize.linear.float8" among model.converters. Older versions have the '
+    "list in [float8], newer ones as Float8LinearConverter.Config(filter_fqns=[...]) in Python.",
+    "An entry leaves out every nn.Linear whose name it is a part of.",
+)
+
+
+def export(request: Request) -> Export:
+    """The TOML table, with the command line's flag as a comment; whole layers alone."""
+    members, notes = linear_departures(request)
+    entries: list[str] = []
+    items: list[str] = []
+    for name, comment in members:
+        others = request.others(linear_fqn, lambda path, part=name: part in path)  # type: ignore[misc]
+        if others:
+            notes.append(f"{name} is a part of other names, so these leave FP8 too: {some(others)}")
+        also = f". A part of other names, so also: {some(others)}" if others else ""
+        entries.append(name)
+        items += [*comments([comment + also], "    "), f"    {_string(name)},"]
+    lines = comments(head(request, "torchtitan", _HOW))
+    if entries and not any("," in name or not name.isprintable() for name in entries):
+        lines += comments([f'--quantize.linear.float8.filter_fqns="{",".join(entries)}"'])
+    lines += ["", "[quantize.linear.float8]", "filter_fqns = [", *items, "]"]
+    return Export("\n".join(lines) + "\n", tuple(notes))
+
+
+def _string(text: str) -> str:
+    """A TOML basic string: JSON's escapes are a part of TOML's."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
