@@ -25,7 +25,7 @@ def read_yaml(path: Path, text: str) -> Any:
         UsageError: it is no YAML, or PyYAML is missing.
     """
     try:
-        import yaml  # type: ignore[import-untyped]
+        import yaml
     except ImportError as error:
         raise UsageError(f"{path} looks like YAML, which needs PyYAML to be read (pip install pyyaml)") from error
     try:
