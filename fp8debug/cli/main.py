@@ -12,6 +12,7 @@ import typer
 
 from fp8debug import __version__
 from fp8debug.cli.exit_codes import ExitCode
+from fp8debug.cli.script_first import options_first
 from fp8debug.errors import Fp8DebugError
 
 Program = Callable[[], int]
@@ -31,12 +32,21 @@ class Verb:
     hidden: bool = False
     takes_script: bool = False
     """Everything after the first argument belongs to a script and is not looked at."""
+    options_after_script: bool = False
+    """Options may also stand directly after the script."""
 
 
 VERBS = (
     Verb("attach", "attach", "Run a training script and record its tensors.", takes_script=True),
     Verb("report", "report", "Say which layers would suffer in FP8, where, and why."),
     Verb("whatif", "whatif", "Say what other scaling recipes would do to the tensors of a run."),
+    Verb(
+        "verify",
+        "verify",
+        "Prove by emulated trainings that a fallback plan helps.",
+        takes_script=True,
+        options_after_script=True,
+    ),
     Verb("rules", "rules", "List the rules that findings come from, with the numbers in force."),
     Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
     Verb("control", "control", "Change what a running capture records."),
@@ -69,10 +79,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _invoke(arguments: list[str], launches: list[Launch]) -> int:
     command = typer.main.get_command(build_app(_verb_of(arguments)))
     try:
-        command.main(arguments, prog_name="fp8debug", obj=launches)
+        command.main(_arranged(arguments, command), prog_name="fp8debug", obj=launches)
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else ExitCode.DONE
     return ExitCode.DONE
+
+
+def _arranged(arguments: list[str], command: Any) -> list[str]:
+    verb = next((verb for verb in VERBS if verb.options_after_script and verb.name == _verb_of(arguments)), None)
+    if verb is None:
+        return arguments
+    at = arguments.index(verb.name) + 1
+    options = [option for option in command.commands[verb.name].params if option.param_type_name == "option"]
+    takes_value = {name: not option.is_flag for option in options for name in option.opts}
+    return [*arguments[:at], *options_first(arguments[at:], takes_value)]
 
 
 def build_app(verb: str | None = None) -> typer.Typer:
