@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from fp8debug.analysis.diagnosis.finding import SEVERITIES, Finding
 from fp8debug.analysis.diagnosis.hits import Hit, hits_of
-from fp8debug.analysis.diagnosis.rulebook import RuleBook, load_rules
+from fp8debug.analysis.diagnosis.rule import Rule
+from fp8debug.analysis.diagnosis.rulebook import RuleBook, load_rules, order_of
 from fp8debug.analysis.run import Run
 
 
@@ -26,10 +28,16 @@ def diagnose(run: Run, rules: RuleBook | None = None) -> tuple[Finding, ...]:
 
 def _unexplained(hits: Sequence[Hit]) -> list[Hit]:
     """Without those that another rule's hit at the same operand explains."""
-    explained = {
-        (name, hit.place.layer, hit.place.tensor) for hit in hits for name in hit.rule.explains
-    }  # fmt: skip
-    return [hit for hit in hits if not any(key in explained for key in _keys(hit))]
+    explained: dict[tuple[str, str | None, str | None], list[Rule]] = {}
+    for hit in hits:
+        for name in hit.rule.explains:
+            explained.setdefault((name, hit.place.layer, hit.place.tensor), []).append(hit.rule)
+    return [hit for hit in hits if not any(_yields(hit.rule, explained.get(key, ())) for key in _keys(hit))]
+
+
+def _yields(rule: Rule, to: Iterable[Rule]) -> bool:
+    """Whether `rule` is left out for one of the others; of two that explain each other the first stays."""
+    return any(other.name not in rule.explains or order_of(other) < order_of(rule) for other in to)
 
 
 def _keys(hit: Hit) -> Iterable[tuple[str, str | None, str | None]]:
@@ -67,5 +75,5 @@ def _finding(group: Sequence[Hit]) -> Finding:
 def _badness(hit: Hit) -> tuple[float, int, str, str]:
     """Sort key: most dB lost first, then the earliest."""
     place = hit.place
-    lost = -1.0 if place.db_lost is None else place.db_lost
+    lost = -1.0 if place.db_lost is None or math.isnan(place.db_lost) else place.db_lost
     return -lost, -1 if place.first_step is None else place.first_step, place.layer or "", place.tensor or ""

@@ -25,7 +25,8 @@ from fp8debug.analysis.diagnosis.rule import Rule
 from fp8debug.analysis.run import Run
 from fp8debug.errors import UsageError
 
-_NUMBERS = re.compile(r"\d+")
+_NUMBERS = re.compile(r"(?<![^.])\d+(?![^.])")
+"""Whole parts of a name: `blocks.3.fc2` is of the family `blocks.*.fc2`, and `fc1` is another layer than `fc2`."""
 _PARAMETER = re.compile(r"\$(\w+)")
 
 
@@ -88,9 +89,13 @@ def _hit(rule: Rule, cells: dict[str, Any]) -> Hit:
         message=_sentence(rule, rule.sentence, shown),
     )
     evidence = tuple(
-        Evidence(entry.title, format(shown[entry.column], entry.format), _sentence(rule, entry.healthy, shown))
+        Evidence(
+            title=entry.title,
+            value=_sentence(rule, f"{{{entry.column}:{entry.format}}}", shown),
+            healthy=_sentence(rule, entry.healthy, shown),
+        )
         for entry in rule.evidence
-        if cells.get(entry.column) is not None
+        if entry.column not in cells or cells[entry.column] is not None
     )
     return Hit(rule, severity, confidence, cells.get("needs"), cells.get("cause") or _family(place), place, evidence)
 

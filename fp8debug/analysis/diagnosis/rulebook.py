@@ -49,7 +49,7 @@ def shipped_rules() -> tuple[Rule, ...]:
         for entry in folder.iterdir()
         if entry.name.endswith(".sql")
     ]
-    return tuple(sorted(rules, key=_order))
+    return tuple(sorted(rules, key=order_of))
 
 
 def load_rules(settings: RuleSettings | None = None) -> RuleBook:
@@ -75,20 +75,22 @@ def load_rules(settings: RuleSettings | None = None) -> RuleBook:
             near = nearest(name, by_name) or list(by_name)
             raise UsageError(f"{settings.source}: unknown rule {name!r}; did you mean {' or '.join(near)}?")
         by_name[name] = by_name[name].overridden(changes, settings.source)
-    ordered = sorted(by_name.values(), key=_order)
+    ordered = sorted(by_name.values(), key=order_of)
     return RuleBook(
         tuple(rule for rule in ordered if rule.enabled), tuple(rule for rule in ordered if not rule.enabled)
     )
 
 
-def _order(rule: Rule) -> tuple[int, str]:
+def order_of(rule: Rule) -> tuple[int, str]:
+    """Rank of a rule among the others, lowest first."""
     return rule.priority, rule.name
 
 
 def _own_rule(name: str, path: Path) -> Rule:
     rule = parse_rule(name, _read(path), str(path))
     try:
-        admit(rule.sql)
+        for query in (rule.sql, *(f"select {condition}" for condition in rule.only_if)):
+            admit(query)
     except Fp8DebugError as error:
         raise UsageError(f"{path}: {error}") from error
     return replace(rule, file=str(path))

@@ -10,7 +10,7 @@ from fp8debug.cli.render.tables import escape
 from fp8debug.cli.render.wording import count, listed, step_range
 from fp8debug.errors import some
 
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 def where(finding: Finding) -> str:
