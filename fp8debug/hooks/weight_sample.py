@@ -1,4 +1,4 @@
-"""A weight at fixed positions, beside the codes that the GEMM read there: so that it can be told which version they are of.
+"""A weight at fixed positions, beside the codes that the GEMM read there: of which step they are can then be told.
 
 Nothing here waits for an accelerator: what is picked is copied to the host while the training goes on.
 """

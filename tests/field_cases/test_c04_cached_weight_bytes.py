@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from fp8debug.analysis.diagnosis import diagnose
 from fp8debug.formats import E4M3
 from fp8debug.hooks.observed import Payload
 
@@ -43,6 +44,14 @@ def test_bytes_unchanged_but_scale_changed(replay: Replay, opened: Opened, norma
     assert (step, layer, tensor) == (0, "fc", "w")
     assert "bytes unchanged but scale changed" in message
     assert "is 0.000" in message and "at step 0, micro-batch 1," in message
+    (finding,) = (found for found in diagnose(run) if found.severity == "error")
+    assert (finding.rule, finding.confidence, finding.first_step) == ("stale_bytes", "certain", 0)
+    assert finding.message.startswith("bytes unchanged but scale changed: from step 0, micro-batch 1 on")
+    assert {entry.title: entry.value for entry in finding.evidence} == {
+        "gain of what the GEMM read": f"{second[1]:.2g}",
+        "SQNR of what the GEMM read, dB": "0.00",
+        "scale now / scale of the bytes": f"{448 / w.abs().max():.4g}",
+    }
 
 
 def test_the_same_bytes_of_half_the_weight_are_right(replay: Replay, opened: Opened, normal: Normal) -> None:
@@ -60,4 +69,5 @@ def test_the_same_bytes_of_half_the_weight_are_right(replay: Replay, opened: Ope
     assert rows[1][:3] == (True, False, False)
     assert rows[1][3] == pytest.approx(rows[1][4], rel=1e-6)
     assert run.sql("from events where kind = 'payload_differs'").fetchall() == []
+    assert diagnose(run) == ()
     assert [n for (n,) in run.sql("select count(*) from tensors").fetchall()] == [2]

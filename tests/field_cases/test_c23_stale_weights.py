@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from fp8debug.analysis.diagnosis import Finding, diagnose
 from fp8debug.formats import E4M3
 from fp8debug.hooks.observed import Payload
 
 if TYPE_CHECKING:
+    from fp8debug.analysis import Run
     from tests.field_cases.conftest import Normal, Opened, Replay
 
 
@@ -21,7 +23,7 @@ def cast(w: torch.Tensor) -> Payload:
 
 def weights(normal: Normal, n: int = 5, rate: float = 1e-3) -> list[torch.Tensor]:
     """Steps of a sign optimizer."""
-    made = [normal(256, 256, std=0.03)]
+    made = [normal(256, 256, std=0.02)]
     for step in range(1, n):
         made.append(made[-1] - rate * normal(256, 256, seed=step).sign())
     return made
@@ -49,3 +51,69 @@ def test_values_and_codes_at_fixed_positions(replay: Replay, opened: Opened, nor
     assert blocked[2] == pytest.approx((payload.codes.float() * blocks).flatten()[::stride].tolist())
     assert blocked[3] == 1
     assert (alone[1], alone[2]) == (None, first[2])
+
+
+def findings(run: Run) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in diagnose(run)}
+
+
+def test_a_copy_that_is_never_made_anew(replay: Replay, opened: Opened, normal: Normal) -> None:
+    versions = weights(normal)
+    for step, w in enumerate(versions):
+        replay.observe("w", w, step=step, payload=cast(versions[0]))
+    replay.session.close()
+    run = opened()
+    got = [db for (db,) in run.sql("select sqnr_db from payload_checks order by step").fetchall()]
+    assert got == pytest.approx([31.5, 25.0, 22.4, 20.9, 19.7], abs=0.6)
+    found = findings(run)
+    lag = found.pop("weights_lag")
+    assert (lag.severity, lag.confidence, lag.first_step, lag.last_step) == ("error", "certain", 1, 4)
+    assert lag.worst.message.startswith(
+        "weights lag by 4 steps: at step 4 the GEMMs read a cast of the weight of step 0"
+    )
+    assert (lag.worst.n_steps, lag.worst.n_observed_steps) == (4, 5)
+    assert lag.worst.db_lost == pytest.approx(31.5 - 19.7, abs=0.6)
+    course = next(entry for entry in lag.evidence if "by step" in entry.title)
+    assert course.value == ", ".join(f"{db:.1f}" for db in got)
+    assert not {"sqnr_low", "gain_off", "payload_gain", "stale_bytes"} & found.keys()
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+def test_copies_that_are_always_so_many_steps_old(replay: Replay, opened: Opened, normal: Normal, lag: int) -> None:
+    versions = weights(normal, 6)
+    for step, w in enumerate(versions):
+        replay.observe("w", w, step=step, payload=cast(versions[max(0, step - lag)]))
+    replay.session.close()
+    found = findings(opened())["weights_lag"]
+    assert f"weights lag by {'one step' if lag == 1 else f'{lag} steps'}: at step 5" in found.message
+    assert "the lag grows" not in found.message or lag == 3
+
+
+@pytest.mark.parametrize("what", ["right", "noisy", "frozen"])
+def test_what_is_no_lag(replay: Replay, opened: Opened, normal: Normal, what: str) -> None:
+    versions = weights(normal) if what != "frozen" else [normal(256, 256)] * 5
+    for step, w in enumerate(versions):
+        noise = normal(256, 256, seed=90 + step, std=0.2) * w if what == "noisy" else 0
+        replay.observe("w", w, step=step, payload=cast(w + noise))
+    replay.session.close()
+    assert "weights_lag" not in findings(opened())
+
+
+def test_steps_between_that_were_not_recorded(replay: Replay, opened: Opened, normal: Normal) -> None:
+    versions = weights(normal, 21, 2e-3)
+    for step in (0, 10, 20):
+        replay.observe("w", versions[step], step=step, payload=cast(versions[max(0, step - 1)]))
+    replay.session.close()
+    found = findings(opened())["weights_lag"]
+    assert (found.severity, found.confidence) == ("watch", "not_enough_evidence")
+    assert found.needs is not None and "--every 1" in found.needs
+
+
+def test_blocks_have_scales_of_their_own(replay: Replay, opened: Opened, normal: Normal) -> None:
+    versions = weights(normal)
+    scale_inv = (versions[0].abs().reshape(256, 2, 128).amax(-1) / 448).repeat_interleave(128, 1)
+    codes = (versions[0] / scale_inv).to(torch.float8_e4m3fn)
+    for step, w in enumerate(versions):
+        replay.observe("w", w, step=step, payload=Payload(codes, E4M3, scale_inv, "block"))
+    replay.session.close()
+    assert findings(opened())["weights_lag"].message.startswith("weights lag by 4 steps")

@@ -50,6 +50,8 @@ select
     bytes_unchanged and scale <> last_scale and code_amax > 0 and not coalesce(abs(gain - 1) <= gain_bound, false)
         as is_stale,
     gain, sqnr_db, underflow, own_gain, own_sqnr_db,
-    coalesce(is_stale, false) or coalesce(abs(gain - coalesce(own_gain, 1)) > gain_bound, false) as differs,
+    coalesce(is_stale, false)
+    or coalesce(abs(gain - coalesce(own_gain, 1)) > gain_bound * least(abs(coalesce(own_gain, 1)), 1), false)
+        as differs,
     case when gain is null then case status when 'payload_only' then status else 'not_compared' end end as reason
 from compared;
