@@ -58,7 +58,7 @@ def test_a_view_creates_only_what_it_needs(new_run: NewRun) -> None:
         made = {
             row[0] for row in run._con.execute("select view_name from duckdb_views() where not internal").fetchall()
         }
-    assert {"tensors", "last_segments"} <= made
+    assert {"tensors", "records"} <= made
     assert "tensor_errors" not in made
 
 
