@@ -40,6 +40,7 @@ VERBS = (
     Verb("attach", "attach", "Run a training script and record its tensors.", takes_script=True),
     Verb("report", "report", "Say which layers would suffer in FP8, where, and why."),
     Verb("whatif", "whatif", "Say what other scaling recipes would do to the tensors of a run."),
+    Verb("plan", "plan", "Write the cheapest changes that help, in the format of your framework."),
     Verb(
         "verify",
         "verify",
@@ -47,9 +48,15 @@ VERBS = (
         takes_script=True,
         options_after_script=True,
     ),
+    Verb(
+        "compare",
+        "compare",
+        "Say whether a run is worse than its baseline, since when, and why as far as the records tell.",
+    ),
     Verb("rules", "rules", "List the rules that findings come from, with the numbers in force."),
     Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
     Verb("control", "control", "Change what a running capture records."),
+    Verb("bundle", "bundle", "Pack what a bug report needs: findings, scales and histograms around the first anomaly."),
     Verb("runs", "runs", "List the recorded runs, newest last."),
     Verb("doctor", "doctor", "Say what would be recorded of a script, and what not.", takes_script=True),
     Verb("run", "attach", "The same as attach.", hidden=True, takes_script=True),

@@ -6,10 +6,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from fp8debug.analysis.compare.curve import Curve
+from fp8debug.analysis.compare.differences import Comparability, comparability
 from fp8debug.analysis.compare.gap import Gap, gap_of
 from fp8debug.analysis.compare.gate import Gate, GateResult, judge
+from fp8debug.analysis.compare.scores import Scores, compare_scores
+from fp8debug.analysis.compare.signals import Signals, signals_of
+from fp8debug.analysis.compare.software import CHECKS, Check
 from fp8debug.analysis.compare.sources import Source, read_source
+from fp8debug.analysis.compare.triage import Triage, triage
+from fp8debug.analysis.compare.verdict import Verdict, verdict_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +40,15 @@ class Pair:
     """One run against the baseline."""
 
     run: CurveFacts
+    verdict: Verdict
+    comparability: Comparability
     gap: Gap
     gate: GateResult | None
+    signals: Signals
+    triage: Triage
+    scores: Scores
+    checks: tuple[Check, ...]
+    """Software to look at first; only where the run is worse from its first steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +84,44 @@ def compare(
 
 
 def _pair(baseline: Curve, run: Curve, gate: Gate | None) -> Pair:
-    gap = gap_of(baseline, run)
-    return Pair(_facts(run), gap, None if gate is None else judge(gate, gap))
+    alike, gap, scores = (
+        comparability(baseline, run),
+        gap_of(baseline, run),
+        compare_scores(baseline.scores, run.scores),
+    )
+    signals = signals_of(baseline, run, gap, scores)
+    found = _triage(run, alike, gap, signals)
+    return Pair(
+        run=_facts(run),
+        verdict=verdict_of(baseline, run, alike, gap, signals, found, scores),
+        comparability=alike,
+        gap=gap,
+        gate=None if gate is None else judge(gate, gap, signals.ends_badly),
+        signals=signals,
+        triage=found,
+        scores=scores,
+        checks=CHECKS if signals.is_from_start else (),
+    )
+
+
+def _triage(run: Curve, alike: Comparability, gap: Gap, signals: Signals) -> Triage:
+    """Look at tensors only where the curves show something, and only when nothing but the precision can explain it."""
+    if alike.level == "not_comparable":
+        return Triage("not_comparable")
+    step = _step_to_explain(run, gap, signals)
+    if step is None:
+        return Triage("no_anomaly")
+    return Triage("not_recorded", step) if run.run_path is None else triage(run.run_path, step, len(run))
+
+
+def _step_to_explain(run: Curve, gap: Gap, signals: Signals) -> int | None:
+    if signals.first_anomaly is not None:
+        return signals.first_anomaly.first_step
+    if not {"divergence", "gap"} & set(signals.kinds) or gap.onset_step is None:
+        return None
+    # The smoothed gap says when only to within its window.
+    place = int(np.searchsorted(run.steps, gap.onset_step)) + gap.window
+    return int(run.steps[min(place, len(run) - 1)])
 
 
 def _facts(curve: Curve) -> CurveFacts:

@@ -29,6 +29,8 @@ class Curve:
     """float64, one a step."""
     grad_norm: Floats | None = None
     """None: not recorded."""
+    grad_norm_given: npt.NDArray[np.bool_] | None = None
+    """Where a norm was reported, be it NaN; None: everywhere."""
     lr: Floats | None = None
     tokens: Floats | None = None
     """Tokens of each step, not their running sum."""
@@ -88,8 +90,8 @@ def make_curve(
         np.asarray(steps, dtype=np.int64)[order],
         losses,
         column(grad_norm, "grad_norm"),
-        column(lr, "lr"),
-        column(tokens, "tokens"),
+        lr=column(lr, "lr"),
+        tokens=column(tokens, "tokens"),
         facts=facts,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fp8debug.analysis.compare.curve import Curve, matched
+from fp8debug.analysis.compare.curve import Curve, Floats, Steps, matched
 from fp8debug.analysis.compare.levels import (
     Level,
     Slope,
@@ -21,6 +21,9 @@ from fp8debug.analysis.compare.levels import (
 SMOOTHED_SHARE = 0.05
 MIN_WINDOW = 8
 MAX_POINTS = 60
+USUAL_ABSOLUTE = 0.01
+USUAL_RELATIVE = 0.0025
+"""What practice accepts of a gap that stays: 0.01 (marin issue 7298, Megatron-LM issue 1152), 0.25 % (DeepSeek-V3)."""
 RELEVANT_CHANGE = 0.1
 """A trend that moves the gap by less than this share of itself over half of the run is none."""
 _SURE = 3.0
@@ -72,9 +75,23 @@ class Gap:
     """Per 1,000 steps, over the second half; low and high are its 99 % band."""
     slope_low: float | None
     slope_high: float | None
+    onset_step: int | None
+    """First step since which the smoothed gap stays above what practice accepts; None: it does not at the end."""
+    is_from_start: bool
+    """Whether that is in the first steps."""
     largest_difference: float | None
     """Largest magnitude of a single step's difference: noise and spikes, no gap."""
     points: tuple[GapPoint, ...]
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether practice would accept it: at most 0.01, or 0.25 % of the loss where that is more; unknown: yes."""
+        return self.absolute is None or self.absolute <= self.usual_limit
+
+    @property
+    def usual_limit(self) -> float:
+        """That limit, in units of the loss."""
+        return max(USUAL_ABSOLUTE, USUAL_RELATIVE * abs(self.baseline_loss or 0.0))
 
     @property
     def is_measurable(self) -> bool:
@@ -103,6 +120,7 @@ def gap_of(baseline: Curve, other: Curve) -> Gap:
     line = slope(steps[half:].astype(np.float64), differences[half:])
     trend = _trend(line, last)
     loss = float(base[-last.n :].mean())
+    onset = _onset(differences, base, window)
     return Gap(
         n_matched=n_matched,
         n_nonfinite=n_nonfinite,
@@ -123,6 +141,8 @@ def gap_of(baseline: Curve, other: Curve) -> Gap:
         slope=_per_thousand(line.value if line else None),
         slope_low=_per_thousand(line.low if line else None),
         slope_high=_per_thousand(line.high if line else None),
+        onset_step=None if onset is None else int(steps[onset]),
+        is_from_start=onset is not None and onset <= max(window, math.ceil(SMOOTHED_SHARE * steps.size)),
         largest_difference=largest,
         points=_points(steps, differences, base, window),
     )
@@ -154,12 +174,16 @@ def _kind(trend: str, early: Level, last: Level) -> str:
     return "persistent" if last.is_measurable else "none"
 
 
-def _points(
-    steps: np.ndarray[tuple[int], np.dtype[np.int64]],
-    differences: np.ndarray[tuple[int], np.dtype[np.float64]],
-    base: np.ndarray[tuple[int], np.dtype[np.float64]],
-    window: int,
-) -> tuple[GapPoint, ...]:
+def _onset(differences: Floats, base: Floats, window: int) -> int | None:
+    """Place since which the smoothed gap is above the usual limit."""
+    limit = np.maximum(USUAL_ABSOLUTE, USUAL_RELATIVE * np.abs(rolling_mean(base, window)))
+    below = np.flatnonzero(rolling_mean(differences, window) <= limit)
+    if not below.size:
+        return 0
+    return int(below[-1]) + 1 if below[-1] + 1 < differences.size else None
+
+
+def _points(steps: Steps, differences: Floats, base: Floats, window: int) -> tuple[GapPoint, ...]:
     smooth, loss = rolling_mean(differences, window), rolling_mean(base, window)
     places = np.unique(np.linspace(0, steps.size - 1, min(MAX_POINTS, steps.size)).round().astype(np.int64))
     return tuple(GapPoint(int(steps[i]), float(smooth[i]), _over(float(smooth[i]), float(loss[i]))) for i in places)
@@ -177,10 +201,10 @@ def _nothing(n_matched: int, n_nonfinite: int) -> Gap:
     unknown = dict.fromkeys(
         (
             "first_step", "last_step", "absolute", "low", "high", "relative", "relative_low", "relative_high",
-            "baseline_loss", "early", "slope", "slope_low", "slope_high", "largest_difference",
+            "baseline_loss", "early", "onset_step", "slope", "slope_low", "slope_high", "largest_difference",
         )
     )  # fmt: skip
     return Gap(
-        n_matched=n_matched, n_nonfinite=n_nonfinite, window=0, n_level=0, kind="unknown", trend="unknown", points=(),
-        **unknown,
+        n_matched=n_matched, n_nonfinite=n_nonfinite, window=0, n_level=0, kind="unknown", trend="unknown",
+        is_from_start=False, points=(), **unknown,
     )  # fmt: skip

@@ -9,10 +9,6 @@ from dataclasses import dataclass
 from fp8debug.analysis.compare.gap import Gap
 from fp8debug.errors import UsageError
 
-USUAL_ABSOLUTE = 0.01
-USUAL_RELATIVE = 0.0025
-"""What practice accepts of a gap that stays: 0.01 (marin issue 7298, Megatron-LM issue 1152), 0.25 % (DeepSeek-V3)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Gate:
@@ -80,13 +76,6 @@ def judge(gate: Gate, gap: Gap, ends_badly: str | None = None) -> GateResult:
         return GateResult(gate.text, "fail", reached)
     why = "there are too few steps to tell it from noise" if gap.low is None else "the noise reaches as far"
     return GateResult(gate.text, "undecided", f"{reached}, but {why}")
-
-
-def is_usual(gap: Gap) -> bool:
-    """Whether practice would accept the gap: below 0.01, or 0.25 % of the loss where that is more."""
-    if gap.absolute is None:
-        return True
-    return gap.absolute <= max(USUAL_ABSOLUTE, USUAL_RELATIVE * abs(gap.baseline_loss or 0.0))
 
 
 def _limit(gate: Gate, gap: Gap) -> float:

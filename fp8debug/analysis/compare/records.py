@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fp8debug.analysis.compare.columns import SPELLINGS, Columns, find_columns
 from fp8debug.analysis.compare.curve import Curve, Floats, Steps, last_of_each
@@ -49,6 +50,7 @@ def curve_of_records(name: str, kind: str, records: Sequence[Record]) -> Curve:
         steps,
         np.array([row.loss for row in kept]),
         _column(kept, columns.grad_norm),
+        _given(kept, columns.grad_norm),
         _column(kept, columns.lr),
         _tokens(kept, steps, columns, notes),
         kind=kind,
@@ -128,6 +130,13 @@ def _column(rows: Sequence[_Row], name: str | None) -> Floats | None:
     if all(number is None for number in numbers):
         return None
     return np.array([math.nan if number is None else number for number in numbers])
+
+
+def _given(rows: Sequence[_Row], name: str | None) -> npt.NDArray[np.bool_] | None:
+    """Where there is a number, or nothing beside a loss of NaN: exporters write both as a blank."""
+    if name is None:
+        return None
+    return np.array([_number(row.record.get(name)) is not None or not math.isfinite(row.loss) for row in rows])
 
 
 def _tokens(rows: Sequence[_Row], steps: Steps, columns: Columns, notes: list[str]) -> Floats | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fp8debug.analysis.compare.curve import Curve, Floats
+from fp8debug.analysis.compare.differences import FIRST_INPUT
 from fp8debug.analysis.compare.files import read_file, read_manifest_file
 from fp8debug.analysis.compare.setup import facts_of_run
 from fp8debug.analysis.run import Run, open_run
@@ -19,10 +21,17 @@ Source = str | os.PathLike[str] | Curve
 _STEPS = """
 select
     step, avg(loss) as loss, avg(grad_norm) as grad_norm, avg(lr) as lr, sum(tokens)::double as tokens,
-    count(loss) as n_losses
+    count(loss) as n_losses, coalesce(bool_or(skipped), false) as skipped
 from steps
 group by step
 order by step
+"""
+_FIRST_INPUT = """
+select layer || ' ' || dtype || ' ' || shape::varchar || ' step ' || step, checksum::varchar, amin, amax
+from tensors
+where tensor = 'x' and checksum is not null and step = (select min(step) from steps) and is_judged_pass(pass)
+order by rank, seq
+limit 1
 """
 _SCORES = "select task, arg_max(score, (segment, step, unix_s)) from evals group by task order by task"
 
@@ -71,14 +80,25 @@ def _read_run(path: Path, name: str) -> Curve:
             table["step"][given].astype(np.int64),
             _known(table["loss"][given], np.nan),
             _series(table["grad_norm"][given]),
+            # A step that the GradScaler skipped has an infinite norm by design.
+            ~(np.ma.getmaskarray(table["grad_norm"]) | table["skipped"])[given],
             _series(table["lr"][given]),
             _series(table["tokens"][given]),
             kind="run",
-            facts=facts_of_run(run.manifest),
+            facts=facts_of_run(run.manifest) | _first_input(run),
             scores=dict(run.sql(_SCORES).fetchall()),
             run_path=run.path,
             notes=_notes(run),
         )
+
+
+def _first_input(run: Run) -> dict[str, str]:
+    """The first input of a layer at the first step of the run, when that is where the training began."""
+    rows = run.sql(_FIRST_INPUT).fetchall()
+    if not rows:
+        return {}
+    of, checksum, amin, amax = rows[0]
+    return {FIRST_INPUT: json.dumps({"of": of, "checksum": int(checksum), "amin": amin, "amax": amax})}
 
 
 def _series(column: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Floats | None:

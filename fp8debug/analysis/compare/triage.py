@@ -1,0 +1,216 @@
+"""Which tensors left their own band at or before the first anomalous step of a run."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fp8debug.analysis.compare.levels import robust_deviation
+from fp8debug.analysis.run import Run, open_run
+from fp8debug.rundir import LayerInfo
+
+LOOKBACK = 20
+"""Steps before the anomaly in which a departure is taken for its forerunner; 5 % of the run where that is more."""
+HISTORY = 64
+"""Records before one that make its band."""
+MIN_HISTORY = 8
+REACH = 6.0
+
+# Least departure that counts, and what counts where there are fewer than MIN_HISTORY records: in bits or dB.
+_LEAST = {"amax": (1.0, math.log2(3.0)), "scale_gap_bits": (0.5, math.log2(3.0)), "sqnr_db": (3.0, 6.0)}
+
+_AMAX = """
+select layer, tensor, step, min(seq) as seq, max(amax)::double as value, bool_or(n_nan + n_posinf + n_neginf > 0) as bad
+from tensors
+where step <= $step and is_judged_pass(pass)
+group by layer, tensor, step
+order by layer, tensor, step
+"""
+# What the framework used, or the emulation, tells more than what a simulation beside it would have used.
+_EVIDENCE = """
+with ranked as (
+    select *, case
+        when source <> 'simulated' then 0 when recipe = $emulated then 1 when recipe = 'current' then 2 else 3
+    end as place
+    from evidence
+    where step <= $step and not alternate
+),
+chosen as (select * from ranked qualify place = min(place) over (partition by layer, tensor))
+select
+    layer, tensor, recipe, source, step, min(seq) as seq, max(scale_gap_bits)::double as gap,
+    min(sqnr_db)::double as sqnr, bool_or(hit_sqnr or hit_gain or hit_gap or hit_underflow) as hit,
+    max(healthy_sqnr_db)::double as healthy
+from chosen
+group by layer, tensor, recipe, source, step
+order by layer, tensor, recipe, step
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """One operand that left its band."""
+
+    layer: str
+    tensor: str
+    measure: str
+    """nonfinite | amax | scale_gap_bits | sqnr_db | unhealthy: beyond what is healthy, at every step looked at"""
+    recipe: str | None
+    """Whose scale it is about; None: it is about the values themselves."""
+    source: str | None
+    step: int
+    seq: int
+    """Order of observation: of departures at one step the first is nearest to the cause."""
+    value: float | None
+    usual: float | None
+    """Median of its own records before, or what is healthy; None: there were none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Triage:
+    """What the tensors say about the first anomaly."""
+
+    status: str
+    """named | nothing_left | not_recorded | no_anomaly | not_comparable"""
+    step: int | None = None
+    """The anomaly, or the step since which the gap is there."""
+    first_step: int | None = None
+    """Departures were looked for from here on."""
+    n_operands: int = 0
+    n_departed: int = 0
+    departures: tuple[Departure, ...] = ()
+    """By first departure, then by order of execution; one an operand."""
+    capture_layers: tuple[str, ...] = ()
+    """Layers whose capture would give evidence; empty where not even their names are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    step: int
+    seq: int
+    value: float
+
+
+_Key = tuple[str, str, str, str | None, str | None]
+
+
+def triage(run_path: Path, step: int, n_steps: int, top: int = 10) -> Triage:
+    """Look at the tensors of a run up to the step of an anomaly.
+
+    Args:
+        run_path: the run directory.
+        step: the first anomalous step.
+        n_steps: length of the run.
+        top: most departures to give.
+
+    Raises:
+        Fp8DebugError: the run cannot be read.
+    """
+    first = step - max(LOOKBACK, n_steps // 20)
+    with open_run(run_path) as run:
+        emulated = str(run.manifest.options.get("emulate") or "")
+        rows = run.sql(_AMAX, step=step).fetchall()
+        operands = {(layer, tensor) for layer, tensor, *_ in rows}
+        if not any(seen >= first for _, _, seen, *_ in rows):
+            return Triage("not_recorded", step, capture_layers=_layers(run))
+        found = list(_nonfinite(rows, first))
+        series = _amaxes(rows)
+        evidence = run.sql(_EVIDENCE, step=step, emulated=emulated).fetchall()
+    for key, points in [*series.items(), *_errors(evidence).items()]:
+        departure = _departure(key, points, first)
+        if departure is not None:
+            found.append(departure)
+    found += _unhealthy(evidence, first)
+    departures = _first_of_each(found)
+    status = "named" if departures else "nothing_left"
+    return Triage(status, step, max(0, first), len(operands), len(departures), departures[:top])
+
+
+def _nonfinite(rows: Iterable[tuple[str, str, int, int, float | None, bool | None]], first: int) -> Iterator[Departure]:
+    for layer, tensor, step, seq, _, bad in rows:
+        if bad and step >= first:
+            yield Departure(layer, tensor, "nonfinite", None, None, step, seq, None, None)
+
+
+def _amaxes(rows: Iterable[tuple[str, str, int, int, float | None, bool | None]]) -> Mapping[_Key, list[_Point]]:
+    series: dict[_Key, list[_Point]] = defaultdict(list)
+    for layer, tensor, step, seq, value, _ in rows:
+        if value is not None and value > 0:
+            series[layer, tensor, "amax", None, None].append(_Point(step, seq, math.log2(value)))
+    return series
+
+
+def _errors(evidence: Iterable[tuple[str, str, str, str, int, int, float | None, float | None, bool, float]],
+            ) -> Mapping[_Key, list[_Point]]:  # fmt: skip
+    """Scale gaps as they are, SQNR with its sign turned: in both, up is worse."""
+    series: dict[_Key, list[_Point]] = defaultdict(list)
+    for layer, tensor, recipe, source, step, seq, gap, sqnr, _, _ in evidence:
+        if gap is not None:
+            series[layer, tensor, "scale_gap_bits", recipe, source].append(_Point(step, seq, gap))
+        if sqnr is not None:
+            series[layer, tensor, "sqnr_db", recipe, source].append(_Point(step, seq, -sqnr))
+    return series
+
+
+def _departure(key: _Key, points: list[_Point], first: int) -> Departure | None:
+    """The first point from step `first` on that lies above the band of the points before it."""
+    layer, tensor, measure, recipe, source = key
+    values = np.array([point.value for point in points])
+    for place, point in enumerate(points):
+        if point.step < first or place == 0:
+            continue
+        before = values[max(0, place - HISTORY) : place]
+        usual = float(np.median(before))
+        if point.value - usual <= _reach(measure, before):
+            continue
+        # A scale below the ideal one clips nothing, whatever it was before.
+        if measure == "scale_gap_bits" and point.value <= _LEAST[measure][0]:
+            continue
+        return Departure(
+            layer, tensor, measure, recipe, source, point.step, point.seq,
+            _shown(measure, point.value), _shown(measure, usual),
+        )  # fmt: skip
+    return None
+
+
+def _reach(measure: str, before: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    least, short = _LEAST[measure]
+    if before.size < MIN_HISTORY:
+        return short
+    return max(least, REACH * (1 + MIN_HISTORY / before.size) * robust_deviation(before))
+
+
+def _shown(measure: str, value: float) -> float:
+    return 2.0**value if measure == "amax" else -value if measure == "sqnr_db" else value
+
+
+def _unhealthy(
+    evidence: Iterable[tuple[str, str, str, str, int, int, float | None, float | None, bool, float]], first: int
+) -> Iterator[Departure]:
+    """Operands beyond the limits of the candidate rule at every step looked at: they have no band to leave."""
+    by_operand: dict[tuple[str, str, str, str], list[tuple[int, int, float | None, bool, float]]] = defaultdict(list)
+    for layer, tensor, recipe, source, step, seq, _, sqnr, hit, healthy in evidence:
+        if step >= first:
+            by_operand[layer, tensor, recipe, source].append((step, seq, sqnr, hit, healthy))
+    for (layer, tensor, recipe, source), rows in by_operand.items():
+        if all(hit for _, _, _, hit, _ in rows):
+            step, seq, sqnr, _, healthy = rows[0]
+            yield Departure(layer, tensor, "unhealthy", recipe, source, step, seq, sqnr, healthy)
+
+
+def _first_of_each(found: Iterable[Departure]) -> tuple[Departure, ...]:
+    """One an operand, its first; of several at one step what was not finite, then its order in the table above."""
+    order = ("nonfinite", "scale_gap_bits", "sqnr_db", "amax", "unhealthy")
+    chosen: dict[tuple[str, str], Departure] = {}
+    for departure in sorted(found, key=lambda one: (one.step, one.seq, order.index(one.measure))):
+        chosen.setdefault((departure.layer, departure.tensor), departure)
+    return tuple(chosen.values())
+
+
+def _layers(run: Run) -> tuple[str, ...]:
+    infos: Iterable[LayerInfo] = (layer.info for layer in run.layers)
+    return tuple(info.name for info in infos)
