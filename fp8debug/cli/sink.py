@@ -37,7 +37,7 @@ class Sink:
                 raise UsageError("--format parquet would fill the terminal with bytes; add -o FILE or a pipe")
             return cls(name or "table")
         path = Path(output)
-        _check_target(path, force=force, outside=outside)
+        check_target(path, force=force, outside=outside)
         ending = path.suffix.removeprefix(".").lower()
         return cls(name or (ending if ending in FORMATS else "table"), path)
 
@@ -74,7 +74,12 @@ class Sink:
             temporary.unlink(missing_ok=True)
 
 
-def _check_target(path: Path, *, force: bool, outside: RunDir | None) -> None:
+def check_target(path: Path, *, force: bool, outside: RunDir | None) -> None:
+    """Refuse a file that must not be written.
+
+    Raises:
+        UsageError: a folder, a file that exists already (unless `force`), one inside of the run `outside`.
+    """
     if path.is_dir():
         raise UsageError(f"-o {path} is a folder; expected a file name")
     if path.exists() and not force:
