@@ -41,13 +41,13 @@ class Roster:
         self._weight_names |= {layer.name: layer.parameter for layer in found}
         self.roots += sorted({layer.root for layer in found} - set(self.roots))
         known = {layer.name: layer for layer in self.layers}
-        known |= {layer.name: _info(layer, matched=layer.name in taken) for layer in found}
+        known |= {layer.name: layer_info(layer, matched=layer.name in taken) for layer in found}
         self.layers = list(known.values())
 
     def add_found(self, layer: FoundLayer, *, taken: bool) -> None:
         """Enter a layer of a known model that showed only while it ran."""
         if all(known.name != layer.name for known in self.layers):
-            self.layers.append(_info(layer, matched=taken))
+            self.layers.append(layer_info(layer, matched=taken))
 
     def module(self, layer: str) -> nn.Module | None:
         """The module of a taken layer; None once it is gone."""
@@ -85,7 +85,8 @@ class Roster:
         return [layer for layer in self.layers if layer.matched and layer.name not in fired]
 
 
-def _info(layer: FoundLayer, *, matched: bool) -> LayerInfo:
+def layer_info(layer: FoundLayer, *, matched: bool) -> LayerInfo:
+    """What a run says of a layer; `matched`: whether it is captured."""
     return LayerInfo(
         name=layer.name,
         raw_name=layer.raw_name,

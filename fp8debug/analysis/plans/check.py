@@ -85,7 +85,7 @@ def check(plan: PlanFile, layers: Sequence[LayerInfo]) -> Check:
     for rule in plan.rules:
         hits = [(layer, path) for layer, path in paths if rule.matches(path)]
         beyond = _beyond(plan, rule, hits)
-        near = () if hits else tuple(nearest(_plain(rule.text), [path for _, path in paths]))
+        near = () if hits else tuple(_nearest(rule, [path for _, path in paths]))
         note = _shadowed(rule, [taken_by[layer.name] for layer, _ in hits]) if plan.first_wins else ""
         matched = tuple(layer.name for layer, _ in hits)
         checked.append(CheckedRule(rule.text, rule.place, rule.does, matched, beyond, near, note))
@@ -123,6 +123,10 @@ def _doubles(taken_by: dict[str, list[Rule]]) -> list[str]:
         f"sections {' and '.join(places)} both match {some(names)}: nvdlfw_inspect stops the training over that"
         for places, names in doubles.items()
     ]
+
+
+def _nearest(rule: Rule, paths: list[str]) -> list[str]:
+    return nearest(_plain(rule.text), paths) or paths[:3]
 
 
 def _plain(text: str) -> str:

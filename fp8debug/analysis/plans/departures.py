@@ -64,7 +64,9 @@ def departures(plan: Plan, layers: Sequence[LayerInfo]) -> tuple[Departure, ...]
 def whole_layers(plan: Plan) -> Plan:
     """The plan with every layer that departs wholly in BF16: what every target can express."""
     entries = [
-        PlanEntry(d.info.name, BF16, reason=d.reason if d.whole == BF16 else f"{d.reason} ({d.asked})".strip())
+        PlanEntry(
+            d.info.name, BF16, reason=d.reason if d.whole == BF16 else f"{d.reason} (Cheaper: {d.asked}.)".strip()
+        )
         for d in departures(plan, ())
     ]
     return Plan(plan.recipe, tuple(entries), plan.run)

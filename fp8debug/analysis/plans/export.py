@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fp8debug.analysis.plans.departures import Departure
-from fp8debug.plans import Plan
+from fp8debug.plans import Plan, PlanEntry
 from fp8debug.rundir import LayerInfo
 
 Names = Literal["te", "model"]
@@ -24,6 +24,10 @@ class Request:
     """All of the run: what else a pattern matches is looked up here."""
     names: Names = "te"
 
+    def written(self, entries: Iterable[PlanEntry]) -> Plan:
+        """The plan with other entries."""
+        return replace(self.plan, entries=tuple(entries), flops_kept=None)
+
     def others(self, path_of: Callable[[LayerInfo], str | None], matches: Callable[[str], bool]) -> list[str]:
         """Layers that `matches` takes and that keep the plan's recipe; None as a path: no layer to the target."""
         planned = {departure.info.name for departure in self.departures}
@@ -32,13 +36,24 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """What a target makes of a part of the plan, in words."""
+
+    layer: str
+    """Its name in the run; empty where it is about the whole plan."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Export:
     """A plan as its target reads it."""
 
     text: str
     """The file."""
-    notes: tuple[str, ...] = ()
-    """What the target cannot express, and what was done instead; a sentence each, also comments in the file."""
+    plan: Plan
+    """What the target carries out: as asked, or wider."""
+    notes: tuple[Note, ...] = ()
+    """What the target cannot express, and what was done instead; those of layers are also comments in the file."""
 
 
 Exporter = Callable[[Request], Export]

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fp8debug.analysis.plans.departures import Departure
-from fp8debug.analysis.plans.export import Export, Request, head
+from fp8debug.analysis.plans.export import Export, Note, Request, head
 from fp8debug.analysis.plans.paths import megatron_path
 from fp8debug.analysis.plans.text import comments, yaml_string
 from fp8debug.errors import some
-from fp8debug.plans import BF16
+from fp8debug.plans import BF16, PlanEntry
 from fp8debug.recipes import MXFP8, NVFP4, BlockScaling, CurrentScaling, DelayedScaling, Recipe, parse_recipe
 
 _NAMES: dict[type[Recipe], str] = {CurrentScaling: "tensorwise", BlockScaling: "blockwise", MXFP8: "mxfp8"}
@@ -35,21 +35,24 @@ class _Matcher:
 def export(request: Request) -> Export:
     """One matcher a module, by its whole path; what is less than a layer, or delayed scaling, becomes BF16."""
     matchers: dict[str, _Matcher] = {}
-    notes = []
+    notes: list[Note] = []
+    entries: list[PlanEntry] = []
     for departure in request.departures:
         path, config = megatron_path(departure.info), _config(departure)
         note = [] if config != BF16 or departure.whole == BF16 else [_widened(departure)]
         others = request.others(megatron_path, path.__eq__)
         note += [f"The same path, so also: {some(others)}"] if others else []
-        notes += [f"{departure.info.name}: {words}" for words in note]
+        notes += [Note(departure.info.name, words) for words in note]
         because = ". ".join([departure.reason.rstrip(".") or departure.asked, *note])
         if path in matchers and matchers[path].config != config:
             config = BF16
         before = f"{matchers[path].comment}; " if path in matchers else ""
+        entries += [PlanEntry(name, config, reason=departure.reason) for name in (departure.info.name, *others)]
         matchers[path] = _Matcher(path, config, f"{before}{departure.info.name}: {because}")
     lines = comments(head(request, "megatron", ("For --te-precision-config-file; --fp8-format stays as it is.",)))
     lines += comments(_flags(request))
-    return Export("\n".join([*lines, *_configs(matchers), *_matchers(matchers)]) + "\n", tuple(notes))
+    text = "\n".join([*lines, *_configs(matchers), *_matchers(matchers)]) + "\n"
+    return Export(text, request.written(entries), tuple(notes))
 
 
 def _config(departure: Departure) -> str:

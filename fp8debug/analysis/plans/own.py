@@ -8,4 +8,4 @@ from fp8debug.plans import plan_text
 
 def export(request: Request) -> Export:
     """A TOML file for `attach --plan` and `verify --plan`."""
-    return Export(plan_text(request.plan))
+    return Export(plan_text(request.plan), request.plan)

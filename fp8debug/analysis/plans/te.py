@@ -7,14 +7,15 @@ match one section only, so that layers with the same treatment share one. A conf
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fp8debug.analysis.plans.departures import Departure
-from fp8debug.analysis.plans.export import Export, Request, head
+from fp8debug.analysis.plans.export import Export, Note, Request, head
 from fp8debug.analysis.plans.paths import te_frame, te_name, te_pattern
 from fp8debug.analysis.plans.text import comments, yaml_string
 from fp8debug.blocks import GEMMS
-from fp8debug.plans import BF16
+from fp8debug.plans import BF16, PlanEntry
 from fp8debug.recipes import CurrentScaling, DelayedScaling, Recipe, parse_recipe
 
 _TENSORS = {"x": "activation", "w": "weight", "dy": "gradient"}
@@ -46,10 +47,12 @@ def export(request: Request) -> Export:
     """Sections with DisableQuantizationLayer, DisableQuantizationGEMM and PerTensorScaling; the rest is widened."""
     running = parse_recipe(request.plan.recipe)
     sections: dict[_Treatment, list[Departure]] = defaultdict(list)
-    notes = {}
+    notes: dict[str, str] = {}
+    entries: list[PlanEntry] = []
     for departure in request.departures:
         treatment = _treatment(departure, running)
         sections[treatment].append(departure)
+        entries += _entries(departure, treatment)
         if note := _note(departure, treatment):
             notes[departure.info.name] = note
     lines = comments(head(request, "te", (_USE, *_HOW[request.names], _ONE)))
@@ -65,7 +68,8 @@ def export(request: Request) -> Export:
     if not sections:  # it refuses a config without a section
         lines += ["", "fp8debug_nothing:", "  enabled: True", "  layers:", f"    layer_name_regex_pattern: '{_NEVER}'"]
         lines += ["  transformer_engine:", *_feature("DisableQuantizationLayer")]
-    return Export("\n".join(lines) + "\n", tuple(f"{name}: {note}" for name, note in notes.items()))
+    told = tuple(Note(name, note) for name, note in notes.items())
+    return Export("\n".join(lines) + "\n", request.written(entries), told)
 
 
 def _treatment(departure: Departure, running: Recipe) -> _Treatment:
@@ -78,6 +82,20 @@ def _treatment(departure: Departure, running: Recipe) -> _Treatment:
         elif changed:
             current.append((gemm, tuple(_TENSORS[tensor] for tensor in changed)))
     return _Treatment(tuple(bf16), tuple(current))
+
+
+def _entries(departure: Departure, treatment: _Treatment) -> Iterator[PlanEntry]:
+    """What the section does, as entries of a plan."""
+    name, reason = departure.info.name, departure.reason
+    if len(treatment.bf16) == len(GEMMS):
+        yield PlanEntry(name, BF16, reason=reason)
+        return
+    for gemm in treatment.bf16:
+        yield PlanEntry(name, BF16, gemm=gemm, reason=reason)
+    for gemm, _ in treatment.current:
+        changed = {t: c for t, c in departure.of_gemm(gemm).items() if c != departure.recipe}
+        for tensor, change in changed.items():
+            yield PlanEntry(name, change, tensor, gemm, reason)
 
 
 def _is_per_tensor(change: str, running: Recipe) -> bool:

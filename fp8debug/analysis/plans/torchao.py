@@ -37,9 +37,10 @@ def python_module(request: Request, target: str, how: tuple[str, ...], more: str
     """A module with the list of names, the filter, and `more` code after it."""
     members, notes = linear_departures(request)
     lines = [*_head(request, target, how), "", "from torch import nn", "", f"{LIST} = ("]
-    for name, comment in members:
-        lines += [*comments([comment], "    "), f"    {name!r},"]
-    return Export("\n".join([*lines, ")", ""]).removesuffix("\n") + "\n" + _BODY + more, tuple(notes))
+    for member in members:
+        lines += [*comments([member.comment], "    "), f"    {member.fqn!r},"]
+    text = "\n".join([*lines, ")"]) + "\n" + _BODY + more
+    return Export(text, request.written(member.entry for member in members), tuple(notes))
 
 
 def _head(request: Request, target: str, how: tuple[str, ...]) -> list[str]:

@@ -7,12 +7,14 @@ is a part of its name, wherever in it.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
-from fp8debug.analysis.plans.export import Export, Request, head
+from fp8debug.analysis.plans.export import Export, Note, Request, head
 from fp8debug.analysis.plans.linear import linear_departures
 from fp8debug.analysis.plans.paths import linear_fqn
 from fp8debug.analysis.plans.text import comments
 from fp8debug.errors import some
+from fp8debug.plans import PlanEntry
 
 _HOW = (
     'For the TOML config of a training, with "quantize.linear.float8" among model.converters. Older versions have the '
@@ -24,20 +26,25 @@ _HOW = (
 def export(request: Request) -> Export:
     """The TOML table, with the command line's flag as a comment; whole layers alone."""
     members, notes = linear_departures(request)
-    entries: list[str] = []
+    entries: list[PlanEntry] = []
     items: list[str] = []
-    for name, comment in members:
-        others = request.others(linear_fqn, lambda path, part=name: part in path)  # type: ignore[misc]
+    for member in members:
+        others = _others(request, member.fqn)
         if others:
-            notes.append(f"{name} is a part of other names, so these leave FP8 too: {some(others)}")
+            notes.append(Note(member.layer, f"A part of other names, so these leave FP8 too: {some(others)}"))
         also = f". A part of other names, so also: {some(others)}" if others else ""
-        entries.append(name)
-        items += [*comments([comment + also], "    "), f"    {_string(name)},"]
+        entries += [member.entry, *(replace(member.entry, layer=name) for name in others)]
+        items += [*comments([member.comment + also], "    "), f"    {_string(member.fqn)},"]
+    names = [member.fqn for member in members]
     lines = comments(head(request, "torchtitan", _HOW))
-    if entries and not any("," in name or not name.isprintable() for name in entries):
-        lines += comments([f'--quantize.linear.float8.filter_fqns="{",".join(entries)}"'])
+    if names and not any("," in name or not name.isprintable() for name in names):
+        lines += comments([f'--quantize.linear.float8.filter_fqns="{",".join(names)}"'])
     lines += ["", "[quantize.linear.float8]", "filter_fqns = [", *items, "]"]
-    return Export("\n".join(lines) + "\n", tuple(notes))
+    return Export("\n".join(lines) + "\n", request.written(entries), tuple(notes))
+
+
+def _others(request: Request, part: str) -> list[str]:
+    return request.others(linear_fqn, lambda path: part in path)
 
 
 def _string(text: str) -> str:

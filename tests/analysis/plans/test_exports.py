@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fp8debug.analysis.plans import export, whole_layers
+from fp8debug.analysis.plans import export, flops_kept, whole_layers
+from fp8debug.analysis.plans.export import Note
 from fp8debug.plans import Plan, PlanEntry, read_plan
 from fp8debug.rundir import LayerInfo
 
@@ -88,7 +89,17 @@ def test_te_says_operands_where_it_can(te_config: Any) -> None:
     }
     assert features("model.e") == {}
     assert features("model.f") == {"DisableQuantizationGEMM": {"enabled": True, "gemms": ["dgrad", "wgrad"]}}
-    assert [note.partition(":")[0] for note in done.notes] == ["c", "f"]
+    assert [note.layer for note in done.notes] == ["c", "f"]
+    for layer, gemm, tensor, change in (
+        ("a", "wgrad", "x", "bf16"),
+        ("a", "fprop", "x", "delayed:te"),
+        ("b", "dgrad", "dy", "current"),
+        ("b", "dgrad", "w", "delayed:te"),
+        ("c", "fprop", "w", "bf16"),
+        ("c", "dgrad", "w", "delayed:te"),
+    ):
+        assert done.plan.change_of(layer, tensor, gemm) == change
+    assert flops_kept(done.plan, {"a": {"fprop": 4, "wgrad": 1}, "b": {"fprop": 5}}) is None  # c, d and f are unknown
     assert "the plan has x in delayed:margin=1, which a section cannot say; fprop and wgrad run in BF16" in done.text
     # Current scaling of single tensors exists under delayed scaling alone.
     other = export(Plan("mxfp8", (PlanEntry("b", "current", tensor="dy", reason="r"),)), "te", [])
@@ -152,17 +163,18 @@ def test_megatron_knows_modules_and_recipes_alone(make_layer: Any) -> None:
     assert megatron(done.text, "a") == {"fp8_quantization_recipe": "mxfp8", "fp8_format": "e4m3"}
     assert megatron(done.text, "b") == {"fp8_quantization_recipe": "tensorwise", "fp8_format": "hybrid"}
     assert megatron(done.text, "c") == megatron(done.text, "d") == megatron(done.text, "decoder.experts") == {}
-    assert [note.partition(":")[0] for note in done.notes] == ["c", "d", "decoder.experts.gemm_0"]
-    assert "delayed scaling is refused in the recipe of a module" in done.notes[0]
-    assert "which is less than a module" in done.notes[1]
-    assert "also: decoder.experts.gemm_1" in done.notes[2]
+    assert [note.layer for note in done.notes] == ["c", "d", "decoder.experts.gemm_0"]
+    assert "delayed scaling is refused in the recipe of a module" in done.notes[0].text
+    assert "which is less than a module" in done.notes[1].text
+    assert "also: decoder.experts.gemm_1" in done.notes[2].text
 
 
 def test_megatron_numbers_layers_in_their_own_stage(make_layer: Any) -> None:
     stages = [make_layer(f"decoder.layers.{i}.fc", raw_name=f"module.decoder.layers.{i % 2}.fc") for i in range(4)]
     done = export(Plan("current", (PlanEntry("decoder.layers.3.fc", "bf16"),)), "megatron", stages)
     assert megatron(done.text, "decoder.layers.1.fc") == {} and megatron(done.text, "decoder.layers.3.fc") is None
-    assert done.notes == ("decoder.layers.3.fc: The same path, so also: decoder.layers.1.fc",)
+    assert done.notes == (Note("decoder.layers.3.fc", "The same path, so also: decoder.layers.1.fc"),)
+    assert done.plan.layers_in_bf16 == ("decoder.layers.3.fc", "decoder.layers.1.fc")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +205,8 @@ def test_torchtitan_leaves_out_the_planned_layers_and_says_which_others(plan: Pl
     # torchtitan/components/quantization/utils.py: `any(filter_fqn in fqn for filter_fqn in filter_fqns)`
     left_out = {layer.name for layer in layers if any(part in layer.name for part in filter_fqns)}
     assert left_out == planned(plan) | {"blocks.10"}
-    assert done.notes == ("blocks.1 is a part of other names, so these leave FP8 too: blocks.10",)
+    assert done.notes == (Note("blocks.1", "A part of other names, so these leave FP8 too: blocks.10"),)
+    assert set(done.plan.layers_in_bf16) == left_out
     assert "A part of other names, so also: blocks.10" in done.text
     assert "--quantize.linear.float8.filter_fqns" not in done.text  # a list with commas between cannot hold these
     whole = export(Plan("current", (PlanEntry("layers.1.w2", "bf16"), PlanEntry("output", "bf16"))), "torchtitan", [])
@@ -227,9 +240,10 @@ def test_torchao_has_whole_linear_layers_alone(make_layer: Any) -> None:
     for target in ("torchao", "accelerate", "torchtitan"):
         done = export(plan, target, [make_layer("a"), make_layer("experts", kind="parameter")])
         first, second, third = done.notes
-        assert "delayed scaling, which torchao does not have" in first
-        assert "a: Widened: the plan has wgrad in bf16, and a layer is converted or not" in second
-        assert "experts: left out, since it is no nn.Linear (parameter)" in third
+        assert first.layer == "" and "delayed scaling, which torchao does not have" in first.text
+        assert second.layer == "a" and "the plan has wgrad in bf16, and a layer is converted or not" in second.text
+        assert third == Note("experts", "Not in the file: it is no nn.Linear (parameter) and never converted")
+        assert done.plan.layers_in_bf16 == ("a",)
         assert "'experts'" not in done.text and '"experts"' not in done.text
 
 
@@ -267,5 +281,17 @@ def test_whole_layers_widen_the_plan_itself() -> None:
         "delayed", (PlanEntry("a", "bf16", gemm="wgrad", reason="r"), PlanEntry("b", "bf16", reason="s")), "run"
     )
     assert whole_layers(plan) == Plan(
-        "delayed", (PlanEntry("a", "bf16", reason="r (wgrad in bf16)"), PlanEntry("b", "bf16", reason="s")), "run"
+        "delayed",
+        (PlanEntry("a", "bf16", reason="r (Cheaper: wgrad in bf16.)"), PlanEntry("b", "bf16", reason="s")),
+        "run",
     )
+
+
+def test_flops_kept() -> None:
+    flops = {"a": {"fprop": 4.0, "dgrad": 4.0, "wgrad": 4.0}, "b": {"fprop": 8.0}}
+    gemm, operand = PlanEntry("a", "bf16", gemm="wgrad"), PlanEntry("a", "bf16", tensor="dy")
+    assert flops_kept(Plan("delayed", (gemm,)), flops) == 0.8
+    assert flops_kept(Plan("delayed", (operand,)), flops) == 0.6  # both GEMMs that read it
+    assert flops_kept(Plan("delayed", (PlanEntry("a", "current", tensor="x"),)), flops) == 1.0
+    assert flops_kept(Plan("delayed", (PlanEntry("b", "bf16"),)), flops) == 0.6
+    assert flops_kept(Plan("delayed", (PlanEntry("c", "bf16"),)), flops) is None
