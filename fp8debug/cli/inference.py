@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from fp8debug.hooks.inference.batch import Batch
 
+_RECIPE = "current"
+"""What engines that serve FP8 compute with when nothing is said."""
+
 
 def inference_check(
     source: str,
@@ -31,7 +34,7 @@ def inference_check(
     Args:
         source: a script, or a model: `file.py:function` or a directory of Hugging Face.
         batch: file of the batch; None: a script's first batch.
-        recipe: as `--recipe` is given; None: the plan's.
+        recipe: as `--recipe` is given; None: the plan's, or current scaling where there is none.
         plan: a fallback plan's file.
         as_json: print one JSON object.
         arguments: of the script.
@@ -51,7 +54,8 @@ def inference_check(
     given = None if batch is None else read_batch(Path(batch))
     fallback = None if plan is None else read_plan(Path(plan))
     model, used, notes = _subject(source, given, arguments)
-    found = check_inference(model, used, recipe, plan=fallback, title=os.path.basename(source.rstrip("/")))
+    emulated = recipe or (_RECIPE if fallback is None else None)
+    found = check_inference(model, used, emulated, plan=fallback, title=os.path.basename(source.rstrip("/")))
     if as_json:
         sys.stdout.write(inference_json(found, notes))
     else:
@@ -64,6 +68,11 @@ def _subject(source: str, batch: Batch | None, arguments: Sequence[str]) -> tupl
     from fp8debug.hooks.model_source import is_model_source, load_model
 
     if is_model_source(source) or ":" in source:
+        if arguments:
+            raise UsageError(
+                f"--inference: {source} is a model, which takes no words of its own, and got {' '.join(arguments)}; "
+                "options stand all before the model or all directly after it"
+            )
         if batch is None:
             raise UsageError(f"--inference: {source} comes without a batch; expected --batch FILE")
         return load_model(source), batch, []

@@ -31,12 +31,7 @@ teacher(torch.ones(4, 16))
 net(torch.ones(4, 16), targets=torch.arange(4))
 raise SystemExit("beyond the first training forward")
 """
-CHECK = """
-import sys
-from fp8debug.cli.inference import inference_check
-source, batch, as_json, *arguments = sys.argv[1:]
-inference_check(source, batch or None, "current", plan=None, as_json=bool(as_json), arguments=arguments)
-"""
+VERIFY = ("-m", "fp8debug", "verify", "--inference")
 SAVE = """
 from transformers import LlamaConfig, LlamaForCausalLM
 import torch
@@ -50,26 +45,27 @@ model.to(torch.bfloat16).save_pretrained("model")
 def test_a_script_runs_until_its_first_training_forward(warm_python: Any, tmp_path: Path) -> None:
     """With its own first batch, then with another one; teachers in evaluation mode are passed by."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "check.py").write_text(CHECK)
     (tmp_path / "batch.json").write_text(json.dumps({"x": [[0.5] * 16] * 3}))
-    own = warm_python.run(tmp_path, "check.py", "train.py", "", "", "--data", "here")
+    own = warm_python.run(tmp_path, *VERIFY, "train.py", "--data", "here")
     assert own.returncode == 0, own.stderr
     assert own.stdout.startswith("Inference check of train.py\n") and own.stderr == "on standard output\n"
     assert "on the input 4x16, targets 4" in own.stdout and "Loss: of the model itself" in own.stdout
     assert max(map(len, own.stdout.splitlines())) <= 80
-    other = warm_python.run(tmp_path, "check.py", "train.py", "batch.json", "json", "--data", "here")
+    options = ("--batch", "batch.json", "--json")
+    other = warm_python.run(tmp_path, *VERIFY, *options, "train.py", "--data", "here")
     found = json.loads(other.stdout)
     assert (found["batch"], found["loss"]) == ("x 3x16", None)
     assert [layer["name"] for layer in found["layers"]] == ["body", "head"]
     assert [variant["text"] for variant in found["variants"]] == ["current", "current, only w"]
     assert found["variants"][0]["outputs"]["sqnr_db"] > 20
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["batch.json", "check.py", "train.py"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["batch.json", "train.py"]
 
 
 def test_a_saved_llama(warm_trainers: Any, tmp_path: Path) -> None:
-    (tmp_path / "save.py").write_text(SAVE + CHECK)
+    (tmp_path / "save.py").write_text(SAVE)
+    assert warm_trainers.run(tmp_path, "save.py").returncode == 0
     (tmp_path / "batch.json").write_text(json.dumps({"input_ids": list(range(24)), "labels": list(range(24))}))
-    done = warm_trainers.run(tmp_path, "save.py", "model", "batch.json", "json")
+    done = warm_trainers.run(tmp_path, *VERIFY, "--batch", "batch.json", "--json", "model")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["precision"], found["batch"]) == ("bfloat16", "input_ids 1x24, labels 1x24")
