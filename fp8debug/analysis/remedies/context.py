@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from fp8debug.analysis.remedies.measured import Measured
 from fp8debug.analysis.remedies.recorded import GemmResult, blocks, gemms, recorded_recipes
 from fp8debug.analysis.run import Run
-from fp8debug.analysis.suspects import suspects
 from fp8debug.blocks import GEMMS
 from fp8debug.recipes import BlockRecipe, parse_recipe
 
@@ -52,12 +51,7 @@ def gather(run: Run, layers: Sequence[str]) -> Context:
     block_recipes = tuple(
         text for text in recorded_recipes(run, "blocks") if isinstance(parse_recipe(text), BlockRecipe)
     )
-    wrong = frozenset(
-        (verdict.recipe, suspect.layer, suspect.tensor)
-        for suspect in suspects(run)[0]
-        for verdict in suspect.verdicts
-        if verdict.level == "candidate"
-    )
+    wrong = run.sql("select recipe, layer, tensor from operands where level = 'hit' and is_persistent").fetchall()
     rows = run.sql(
         """
         select recipe, layer, tensor, sqnr_db
@@ -71,7 +65,7 @@ def gather(run: Run, layers: Sequence[str]) -> Context:
         block_recipes,
         blocks(run, layers, block_recipes),
         gemms(run, layers, recorded_recipes(run, "gemms")),
-        wrong,
+        frozenset(wrong),
         {(recipe, layer, tensor): sqnr_db for recipe, layer, tensor, sqnr_db in rows},
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 Operand = tuple[str, str]
 """(layer, tensor)"""
@@ -38,3 +39,10 @@ class Measured:
     gain: float | None = None
     criteria: tuple[str, ...] = ()
     """Criteria met in any step."""
+
+    @classmethod
+    def of(cls, cells: Sequence[Any]) -> Measured:
+        """From the columns of a query: steps that hit and were observed, the numbers in order, the criteria."""
+        n_hit, n_observed, sqnr_db, sqnr_low_db, underflow, overflow, scale_gap_bits, gain, criteria = cells
+        count, met = Count(n_hit, n_observed), tuple(criteria)
+        return cls(count, sqnr_db, sqnr_low_db, underflow, overflow, scale_gap_bits, gain, met)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fp8debug.analysis.parts import quote_text
-from fp8debug.analysis.remedies.measured import Count, Measured, Operand
+from fp8debug.analysis.remedies.measured import Measured, Operand
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.whatif.scales import ScaleRow, plain_scales, replayed_scales
 from fp8debug.analysis.whatif.selection import Selection, create_records, select
@@ -92,8 +92,7 @@ def measure(
     """
     _create_sums(run, operands, recipes, shifted)
     return {
-        (recipe, layer, tensor): Measured(Count(n_hit, n_observed), *numbers, criteria=tuple(criteria))
-        for recipe, layer, tensor, n_hit, n_observed, *numbers, criteria in run.sql(_JUDGED).fetchall()
+        (recipe, layer, tensor): Measured.of(cells) for recipe, layer, tensor, *cells in run.sql(_JUDGED).fetchall()
     }
 
 

@@ -78,10 +78,7 @@ order by accumulation = 'exact'
 def blocks(run: Run, layers: Sequence[str], recipes: Sequence[str]) -> dict[tuple[str, str, str, str], Measured]:
     """(recipe, layer, tensor, gemm) -> what the operand is in blocks, the way that GEMM reads it."""
     rows = run.sql(_BLOCKS, layers=list(layers), recipes=list(recipes)).fetchall()
-    return {
-        (recipe, layer, tensor, gemm): Measured(Count(n_hit, n_observed), *numbers, criteria=tuple(criteria))
-        for recipe, layer, tensor, gemm, n_hit, n_observed, *numbers, criteria in rows
-    }
+    return {(recipe, layer, tensor, gemm): Measured.of(cells) for recipe, layer, tensor, gemm, *cells in rows}
 
 
 def gemms(run: Run, layers: Sequence[str], recipes: Sequence[str]) -> dict[tuple[str, str, str], GemmResult]:

@@ -1,9 +1,10 @@
-"""Trials of per-tensor changes, kind by kind, so that only what is not yet fixed is measured again."""
+"""Trials of changes to a recipe with one scale a tensor: all of them measured at once, then judged cheapest first."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from fp8debug.analysis.remedies.affected import Affected
 from fp8debug.analysis.remedies.context import Context
@@ -14,31 +15,46 @@ from fp8debug.analysis.remedies.per_tensor import Shifted, measure
 from fp8debug.analysis.remedies.proposals import Proposal, proposals
 from fp8debug.analysis.remedies.remedy import Trial
 from fp8debug.analysis.run import Run
-from fp8debug.recipes import DelayedScaling
+from fp8debug.recipes import DelayedScaling, Recipe
 
-PER_TENSOR_KINDS = ("margin", "history", "most_recent", "format", "current")
 
-_Measurements = tuple[dict[tuple[str, str, str], Measured], dict[tuple[str, str, str], Count]]
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Operands in one recipe, with scales from one source, of which the same kinds of change are measured."""
+
+    recipe: Recipe
+    source: str
+    with_margins: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """(recipe, layer, tensor) -> what was measured, and in how many steps of all the scale is too large."""
+
+    seen: dict[tuple[str, str, str], Measured]
+    gaps: dict[tuple[str, str, str], Count]
+
+    def is_fine(self, recipe: str, operand: Operand, context: Context) -> bool:
+        """Whether nothing is wrong under that recipe."""
+        measured = self.seen.get((recipe, *operand))
+        gaps = self.gaps.get((recipe, *operand), Count())
+        return (
+            measured is not None
+            and not measured.sampled.fails(context.thresholds)
+            and not gaps.fails(context.thresholds)
+        )
 
 
 def per_tensor_trials(run: Run, entries: Sequence[Affected], context: Context) -> dict[Operand, list[Trial]]:
     """The trials of each operand, up to the first that fixes."""
-    trials: dict[Operand, list[Trial]] = {entry.operand: [] for entry in entries}
-    offered = {entry.operand: list(proposals(entry.recipe, entry.tensor)) for entry in entries}
-    unlike = _unlike_their_recipe(run, entries)
-    for kind in PER_TENSOR_KINDS:
-        batches: dict[tuple[Proposal, ...], list[Affected]] = defaultdict(list)
-        for entry in entries:
-            wanted = tuple(p for p in offered[entry.operand] if p.kind == kind)
-            if not wanted or is_fixed(trials[entry.operand]):
-                continue
-            known = _without_measuring(entry, wanted[0], entry.operand in unlike)
-            if known is not None:
-                trials[entry.operand].append(known)
-            else:
-                batches[wanted].append(entry)
-        for wanted, batch in batches.items():
-            _try(run, batch, wanted, context, trials)
+    batches: dict[_Batch, list[Affected]] = defaultdict(list)
+    for entry in entries:
+        batches[_Batch(entry.recipe, entry.source, _is_clipped(entry))].append(entry)
+    trials: dict[Operand, list[Trial]] = {}
+    for batch, members in batches.items():
+        facts = _measured(run, batch, [member.operand for member in members])
+        for member in members:
+            trials[member.operand] = list(_up_to_the_first_that_fixes(_trials(member, facts, context)))
     return trials
 
 
@@ -47,66 +63,60 @@ def is_fixed(trials: Sequence[Trial]) -> bool:
     return bool(trials) and trials[-1].outcome == "fixes"
 
 
-def _try(
-    run: Run,
-    batch: Sequence[Affected],
-    wanted: Sequence[Proposal],
-    context: Context,
-    trials: dict[Operand, list[Trial]],
-) -> None:
-    for source in sorted({entry.source for entry in batch}):
-        part = [entry for entry in batch if entry.source == source]
-        seen, gaps = _measured(run, part, wanted)
-        for entry in part:
-            for proposal in wanted:
-                key = (proposal.recipe.text, *entry.operand)
-                trial = judge(entry, proposal, seen.get(key), gaps.get(key), context)
-                trials[entry.operand].append(trial)
-                if trial.outcome == "fixes":
-                    break
+def _is_clipped(entry: Affected) -> bool:
+    """Whether a smaller scale could help at all."""
+    return entry.measured is None or "gap" in entry.measured.criteria or bool(entry.measured.overflow)
 
 
-def _measured(run: Run, part: Sequence[Affected], wanted: Sequence[Proposal]) -> _Measurements:
-    operands = [entry.operand for entry in part]
-    base, source = part[0].recipe, part[0].source
-    shifted, recipes = [], []
-    for proposal in wanted:
-        recipe = proposal.recipe
-        follows = proposal.kind in ("margin", "format") and source == "framework"
+def _measured(run: Run, batch: _Batch, operands: Sequence[Operand]) -> _Facts:
+    offered = {p for _, tensor in operands for p in proposals(batch.recipe, tensor)}
+    shifted: list[Shifted] = []
+    recipes: dict[str, Recipe] = {}
+    for proposal in sorted(offered, key=lambda p: p.recipe.text):
+        recipe, base = proposal.recipe, batch.recipe
+        if proposal.kind == "margin" and not batch.with_margins:
+            continue
+        # What a framework had in force need not be what its recipe gives.
+        follows = proposal.kind in ("margin", "format") and batch.source == "framework"
         if follows and isinstance(recipe, DelayedScaling) and isinstance(base, DelayedScaling):
             shifted.append(Shifted(recipe, base))
         else:
-            recipes.append(recipe)
-    histories = [recipe for recipe in recipes if isinstance(recipe, DelayedScaling)]
-    return measure(run, operands, recipes, shifted), gap_counts(run, operands, histories, shifted)
+            recipes[recipe.text] = recipe
+    if batch.source == "framework" and isinstance(batch.recipe, DelayedScaling):
+        recipes[batch.recipe.text] = batch.recipe
+    if not shifted and not recipes:
+        return _Facts({}, {})
+    histories = [recipe for recipe in recipes.values() if isinstance(recipe, DelayedScaling)]
+    return _Facts(
+        measure(run, operands, list(recipes.values()), shifted), gap_counts(run, operands, histories, shifted)
+    )
 
 
-def _without_measuring(entry: Affected, proposal: Proposal, is_unlike: bool) -> Trial | None:
-    """The trial where the answer is known beforehand."""
-    text, seen = proposal.recipe.text, entry.measured
-    if proposal.kind == "margin" and seen is not None and "gap" not in seen.criteria and not seen.overflow:
-        return Trial("margin", text, "not_enough", note="nothing is clipped: a smaller scale cannot help")
-    if proposal.kind in ("history", "most_recent") and is_unlike:
-        note = "its scale is not what its recipe gives: another history is no answer to that"
-        return Trial(proposal.kind, text, "unknown", note=note)
-    return None
+def _trials(entry: Affected, facts: _Facts, context: Context) -> Iterator[Trial]:
+    is_unlike = entry.source == "framework" and facts.is_fine(entry.recipe.text, entry.operand, context)
+    offered = list(proposals(entry.recipe, entry.tensor))
+    if not _is_clipped(entry):
+        margins = [proposal for proposal in offered if proposal.kind == "margin"]
+        offered = offered[len(margins) :]
+        for margin in margins[:1]:
+            note = "nothing is clipped: a smaller scale cannot help"
+            yield Trial("margin", margin.recipe.text, "not_enough", note=note)
+    for proposal in offered:
+        key = (proposal.recipe.text, *entry.operand)
+        if is_unlike and proposal.kind in ("history", "most_recent"):
+            yield _no_answer(proposal)
+        else:
+            yield judge(entry, proposal, facts.seen.get(key), facts.gaps.get(key), context)
 
 
-def _unlike_their_recipe(run: Run, entries: Sequence[Affected]) -> set[Operand]:
-    """Operands whose framework has other scales in force than its own recipe gives: replayed, nothing is wrong."""
-    own = [e for e in entries if e.source == "framework" and isinstance(e.recipe, DelayedScaling)]
-    unlike = set()
-    for text in sorted({entry.recipe.text for entry in own}):
-        same = [entry for entry in own if entry.recipe.text == text]
-        operands, recipe = [entry.operand for entry in same], same[0].recipe
-        assert isinstance(recipe, DelayedScaling)
-        seen, gaps = measure(run, operands, [recipe]), gap_counts(run, operands, [recipe])
-        for operand in operands:
-            replayed = seen.get((text, *operand))
-            if (
-                replayed is not None
-                and not replayed.sampled.fails(run.thresholds)
-                and not gaps.get((text, *operand), Count()).fails(run.thresholds)
-            ):
-                unlike.add(operand)
-    return unlike
+def _no_answer(proposal: Proposal) -> Trial:
+    """Replayed, nothing is wrong with the recipe: the framework has another scale in force."""
+    note = "its scale is not what its recipe gives: another history is no answer to that"
+    return Trial(proposal.kind, proposal.recipe.text, "unknown", note=note)
+
+
+def _up_to_the_first_that_fixes(trials: Iterable[Trial]) -> Iterator[Trial]:
+    for trial in trials:
+        yield trial
+        if trial.outcome == "fixes":
+            return
