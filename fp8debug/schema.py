@@ -104,6 +104,7 @@ TENSORS = Table(
         Column("amax", "float32", "largest magnitude of the finite elements; 0: none is finite, NULL: no elements"),
         Column("approx", "string", "'bf16' when the histogram is of BF16-rounded FP32 values, else NULL"),
         Column("checksum", "uint64", "Fletcher-64 of the raw bytes before any rounding; sampled records only"),
+        Column("rows", "string", "rows of the class, such as 100-127; NULL: all, or more than a few ranges", since=2),
     ),
 )
 

@@ -16,6 +16,19 @@ BY_ROWS = ("x", "dy", "y", "dx")
 """Tensors whose rows are tokens."""
 
 
+_MAX_RANGES = 4
+
+
+def ranges(mask: torch.Tensor) -> str | None:
+    """The rows that are true, both ends included, such as `0-9,100-127`; None when there are none or many ranges."""
+    padded = torch.nn.functional.pad(mask.cpu().to(torch.int8), (1, 1))
+    edges = torch.nonzero(padded.diff()).flatten().tolist()
+    if not 0 < len(edges) <= 2 * _MAX_RANGES:
+        return None
+    pairs = zip(edges[::2], edges[1::2], strict=True)
+    return ",".join(f"{start}-{end - 1}" if end - start > 1 else str(start) for start, end in pairs)
+
+
 class RowMasks:
     """The masks that hold now.
 

@@ -44,6 +44,8 @@ class Measurement(NamedTuple):
     is_payload: bool = False
     """Whether these are the codes themselves."""
     row_class: str = "all"
+    rows: str | None = None
+    """Which rows the class is, such as 100-127, where they are a few ranges."""
     classes: Sequence[RowClass] = ()
     """The same tensor's rows by class, to be measured under this record's scales."""
 
@@ -93,6 +95,7 @@ def tensor_row(key: tuple[Any, ...], taken: Measurement) -> tuple[Any, ...]:
         health.amax if health.n else None,
         counted.approx if counted else None,
         counted.checksum if counted else None,
+        taken.rows,
     )
 
 

@@ -12,7 +12,7 @@ import torch
 
 from fp8debug.hooks.details import is_detailed
 from fp8debug.hooks.dtypes import dtype_word
-from fp8debug.hooks.masks import RowMasks
+from fp8debug.hooks.masks import RowMasks, ranges
 from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import Health, nonfinite_rows
 from fp8debug.hooks.measurement import Measurement, Missed, RowClass, is_replica, scaling_amax, tensor_head
@@ -205,6 +205,7 @@ class Recorder:
             counted=counted,
             nonfinite_rows=(n_bad, first),
             row_class=word,
+            rows=ranges(mask),
         )
         return RowClass(made, part if counted.approx is not None else None)
 

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from fp8debug.analysis.diagnosis import Finding, diagnose
+
 if TYPE_CHECKING:
+    from fp8debug.analysis import Run
     from tests.field_cases.conftest import Normal, Opened, Replay
 
 VALID = torch.arange(128) < 100
@@ -60,3 +63,36 @@ def test_zeros_as_padding_are_no_underflow(replay: Replay, opened: Opened, norma
     ((valid, padding, n),) = run.sql("select valid_underflow, padding_underflow, n_padding from row_classes").fetchall()
     assert (valid, padding, n) == (0, None, 1792)
     assert run.sql("select underflow from tensor_errors").fetchall() == [(0,)]
+
+
+def padding_finding(run: Run) -> Finding | None:
+    return next((found for found in diagnose(run) if found.rule == "padding_dominates"), None)
+
+
+def test_what_is_said_of_padding_that_harms_nothing(replay: Replay, opened: Opened, normal: Normal) -> None:
+    replay.session.mask(VALID)
+    replay.observe("x", padded(normal, 500.0))
+    replay.session.mask(VALID)
+    replay.observe("x", padded(normal, 0.0), layer="zeros")
+    replay.session.close()
+    (found,) = diagnose(opened())
+    assert (found.rule, found.severity, found.layers) == ("padding_dominates", "note", ("fc",))
+    assert found.message.startswith(
+        "scale dominated by rows 100-127, not harmful for E4M3 per-tensor: the valid rows keep 31."
+    )
+    shown = {entry.title: entry.value for entry in found.evidence}
+    assert float(shown["scale gap of the valid rows, bits"]) == pytest.approx(-7.0, abs=0.2)
+    assert float(shown["underflow in valid rows, %"]) == pytest.approx(0.09, abs=0.05)
+
+
+@pytest.mark.parametrize("replay", [{"recipes": ["current:fp8_format=E2M1"]}], indirect=True)
+def test_padding_that_harms(replay: Replay, opened: Opened, normal: Normal) -> None:
+    """In many short ranges, under a format with a small range."""
+    replay.session.mask(torch.arange(128) % 4 != 0)
+    replay.observe("x", torch.where((torch.arange(128) % 4 != 0)[:, None], normal(128, 64), 500.0))
+    replay.session.close()
+    found = padding_finding(opened())
+    assert found is not None and found.severity == "warning"
+    assert found.message.startswith(
+        "scale dominated by 32 padding rows, and harmful: under current:fp8_format=E2M1 the"
+    )

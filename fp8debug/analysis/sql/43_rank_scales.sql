@@ -1,0 +1,45 @@
+-- The framework's scales of one tensor over the ranks that hold pieces or replicas of it: one row a pass and recipe.
+-- Internal.
+-- A table: computed once, when it is first named.
+-- kind: gathered: pieces that are read together | replica: the same data | apart: pieces that each rank multiplies alone
+-- ratio: largest scale over smallest; scales: in the order of ranks
+-- Where a scale is unknown, the inverse of the amax that it comes from stands for it.
+create or replace temp table rank_scales as
+with held as (
+    select
+        s.segment, s.step, s.microbatch, s.call, s.pass, s.layer, s.tensor, s.recipe, s.fmt, s.rank,
+        coalesce(s.scale::double, 1 / nullif(s.amax_used, 0)::double) as scale, s.scale is null as is_by_amax,
+        r.shard, coalesce(r.replica_of, r.rank) as owner, coalesce(r.placement, 'local') as placement
+    from stored.scales as s
+    join records as r using (segment, rank, seq)
+    where s.source = 'framework' and coalesce(s.status, 'ok') <> 'per_block' and is_judged_pass(s.pass)
+      and coalesce(r.row_class, 'all') = 'all' and not contains(coalesce(r.placement, ''), 'partial')
+      and s.recipe not like 'static%' and not s.alternate
+),
+one_each as (
+    select * exclude (scale), any_value(scale) as scale
+    from held
+    where scale > 0 and isfinite(scale)
+    group by all
+),
+compared as (
+    select
+        segment, step, microbatch, call, pass, layer, tensor, recipe, fmt, is_by_amax,
+        count(distinct owner) as n_pieces, count(*) as n_ranks, bool_or(shard is not null) as is_cut,
+        list(rank order by rank) as ranks, list(scale order by rank) as scales, max(scale) / min(scale) as ratio,
+        -- Rows that are cut are gathered before the GEMM; along the contraction each rank keeps its own part.
+        tensor in ('x', 'dy') and not bool_or(regexp_matches(placement, 'shard\([1-9]')) as is_gathered
+    from one_each
+    where shard is not null or owner <> rank
+       or exists (from one_each as o where o.owner = one_each.rank and o.rank <> one_each.rank)
+    group by segment, step, microbatch, call, pass, layer, tensor, recipe, fmt, is_by_amax
+    having n_ranks > 1
+)
+select
+    * exclude (is_cut, is_gathered, n_pieces, is_by_amax),
+    case
+        when not is_cut or n_pieces = 1 then 'replica'
+        when is_gathered or recipe like 'delayed%' then 'gathered'
+        else 'apart'
+    end as kind
+from compared;

@@ -1,0 +1,112 @@
+"""C03: tensor-parallel ranks that scale the pieces of one tensor each by itself, and read them with one scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fp8debug.analysis import Run, open_run
+from fp8debug.analysis.diagnosis import Finding, diagnose
+
+if TYPE_CHECKING:
+    from tests.synthetic_run import SyntheticRun
+
+Fill = Callable[["SyntheticRun", Callable[..., Any]], None]
+Found = Callable[[Fill, int], dict[str, Finding]]
+MINE = ("ranks_disagree", "replicas_differ", "rank_gain")
+
+
+def piece(rank: int, amax: float) -> npt.NDArray[np.float32]:
+    x = np.random.default_rng(rank).normal(0, amax / 4, (32, 64)).clip(-amax, amax).astype(np.float32)
+    x[0, 0] = amax
+    return x
+
+
+@pytest.fixture
+def found(tmp_path: Path, synthetic_run: ModuleType) -> Iterator[Found]:
+    """`found(fill, n_ranks)`: findings on ranks in the run that `fill(run, scale)` makes, by rule."""
+    runs: list[Run] = []
+
+    def make(fill: Fill, n_ranks: int) -> dict[str, Finding]:
+        def scaled(amax: float, recipe: str = "delayed", source: str = "framework") -> tuple[Any, ...]:
+            return (synthetic_run.ForcedScale(448 / amax, recipe=recipe, source=source),)
+
+        written = synthetic_run.SyntheticRun(tmp_path / "run", world_size=n_ranks)
+        fill(written, scaled)
+        runs.append(open_run(written.write(), threads=1))
+        return {finding.rule: finding for finding in diagnose(runs[-1]) if finding.rule in MINE}
+
+    yield make
+    for run in runs:
+        run.close()
+
+
+@pytest.mark.parametrize(("amaxes", "recipe"), [((1.0, 4.0), "delayed"), ((2.0, 1.0, 2.0), "current")])
+def test_amax_that_was_not_reduced_over_the_ranks(found: Found, amaxes: tuple[float, ...], recipe: str) -> None:
+    def fill(run: SyntheticRun, scaled: Callable[..., Any]) -> None:
+        for step in range(3):
+            for layer in ("a", "b"):
+                for rank, amax in enumerate(amaxes):
+                    shard = f"{rank + 1}/{len(amaxes)}"
+                    run.add(layer, "x", piece(rank, amax), step=step, rank=rank, shard=shard, placement="shard(0)",
+                            scales=scaled(amax, recipe))  # fmt: skip
+
+    ratio = max(amaxes) / min(amaxes)
+    finding = found(fill, len(amaxes))["ranks_disagree"]
+    assert (finding.severity, finding.confidence, finding.layers) == ("error", "certain", ("a", "b"))
+    assert finding.message.startswith(
+        "amax not reduced over the ranks: pieces of one tensor were cast with scales that"
+    )
+    assert f"differ by a factor of {ratio:g} at step" in finding.message
+    shown = {entry.title: entry.value for entry in finding.evidence}
+    assert shown["largest / smallest scale over the ranks"] == f"{ratio:g}"
+    assert (
+        f"rank 1: {amaxes[0] / amaxes[1]:.3g}" in shown["gain of each rank's bytes, read with the scale of the lowest"]
+    )
+    if amaxes == (1.0, 4.0):
+        assert finding.worst.db_lost == pytest.approx(31.5 - 2.5, abs=0.1)
+
+
+def test_replicas(found: Found) -> None:
+    """Scales of copies must agree; copies that differ are told before their scales."""
+
+    def fill(run: SyntheticRun, scaled: Callable[..., Any]) -> None:
+        for rank in range(2):
+            run.add("same", "w", piece(0, 1.0), step=0, rank=rank, replica_of=0, scales=scaled(1.0 + rank))
+            run.add("other", "w", piece(rank, 1.0 + rank), step=0, rank=rank, replica_of=0, scales=scaled(1.0 + rank))
+
+    both = found(fill, 2)
+    assert both["ranks_disagree"].layers == ("same",)
+    assert "replicas of one tensor" in both["ranks_disagree"].message
+    differ = both["replicas_differ"]
+    assert (differ.severity, differ.layers, differ.worst.rank) == ("error", ("other",), 1)
+    assert differ.message == "rank 1 holds other data than the rank whose copy it is: amax differs"
+
+
+def test_what_is_no_fault(found: Found) -> None:
+    """Batches of one's own, simulated scales, one scale for all."""
+
+    def fill(run: SyntheticRun, scaled: Callable[..., Any]) -> None:
+        for rank, amax in enumerate((1.0, 4.0)):
+            run.add("data parallel", "x", piece(rank, amax), step=0, rank=rank, scales=scaled(amax))
+            run.add("simulated", "x", piece(rank, amax), step=0, rank=rank, shard=f"{rank + 1}/2",
+                    scales=scaled(amax, "delayed", "simulated"))  # fmt: skip
+            run.add("reduced", "x", piece(rank, amax), step=0, rank=rank, shard=f"{rank + 1}/2", scales=scaled(4.0))
+
+    assert found(fill, 2) == {}
+
+
+def test_weights_that_each_rank_multiplies_alone(found: Found) -> None:
+    def fill(run: SyntheticRun, scaled: Callable[..., Any]) -> None:
+        for rank, amax in enumerate((1.0, 4.0)):
+            run.add("fc", "w", piece(rank, amax), step=0, rank=rank, shard=f"{rank + 1}/2", placement="shard(0)",
+                    scales=scaled(amax, "current"))  # fmt: skip
+
+    finding = found(fill, 2)["ranks_disagree"]
+    assert (finding.severity, finding.confidence) == ("note", "not_enough_evidence")
