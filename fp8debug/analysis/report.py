@@ -16,7 +16,7 @@ from fp8debug.analysis.run import Run
 from fp8debug.analysis.scope import Scope
 from fp8debug.analysis.suspects import IsolatedHit, Suspect, isolated_hits, suspects
 from fp8debug.analysis.thresholds import THRESHOLDS
-from fp8debug.errors import Fp8DebugError
+from fp8debug.errors import Fp8DebugError, UsageError
 
 REPORT_VERSION = 2
 
@@ -90,7 +90,7 @@ def build_report(
         Fp8DebugError: nothing was recorded, or nothing can be read.
     """
     if run.notice is not None:
-        raise Fp8DebugError(f"{run.notice}; {_remedy(run)}")
+        raise Fp8DebugError(f"{run.notice}; {_what_to_do(run)}")
     facts, values = run_facts(run), health(run)
     ranks = rank_facts(run)
     found_problems = problems(run, facts, values, ranks)
@@ -127,13 +127,26 @@ def build_report(
         problems=found_problems,
         thresholds=dict(run.thresholds),
         ranks=ranks,
-        remedies=search(run, operands_of(shown_candidates)) if shown_candidates else (),
+        remedies=_remedies(run, shown_candidates),
     )
 
 
-def operands_of(suspects: Sequence[Suspect]) -> list[tuple[str, str]]:
-    """Those of them that a GEMM reads."""
-    return [(suspect.layer, suspect.tensor) for suspect in suspects if suspect.gemms]
+def _remedies(run: Run, candidates: Sequence[Suspect]) -> tuple[Remedy, ...]:
+    """Of those that a GEMM reads; none for what was never sampled, or is in a recipe that we do not know."""
+    operands = [(suspect.layer, suspect.tensor) for suspect in candidates if suspect.gemms]
+    if not operands:
+        return ()
+    try:
+        return search(run, operands)
+    except UsageError:
+        return tuple(remedy for operand in operands for remedy in _remedy_of(run, operand))
+
+
+def _remedy_of(run: Run, operand: tuple[str, str]) -> tuple[Remedy, ...]:
+    try:
+        return search(run, [operand])
+    except UsageError:
+        return ()
 
 
 def _verdict(findings: Sequence[Finding], candidates: Sequence[Suspect], *, is_judged: bool) -> str:
@@ -171,7 +184,7 @@ def _worst_steps(isolated: tuple[IsolatedHit, ...], top: int | None) -> tuple[Is
     return tuple(sorted(worst, key=lambda hit: (hit.step, hit.recipe)))
 
 
-def _remedy(run: Run) -> str:
+def _what_to_do(run: Run) -> str:
     if run.manifest.status == "running":
         return "wait for the first flush, or record it again if the training was killed"
     return "record a run with `fp8debug attach train.py`"

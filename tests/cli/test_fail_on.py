@@ -38,6 +38,9 @@ def outcome(case: Case, expression: str) -> Outcome:
 @pytest.mark.parametrize(
     ("expression", "reason"),
     [
+        ("findings", r"findings>0: 4 \(errors and warnings\)"),
+        ("errors>2", r"errors>2: 3 \(findings that are errors\)"),
+        ("warnings", r"warnings>0: 1 \(findings that are warnings\)"),
         ("candidates", r"candidates>0: 2 \(operands that should fall back to BF16\)"),
         ("candidates>=2", r"candidates>=2: 2 \(.*\)"),
         ("watch", r"watch>0: 1 \(operands on the watch list\)"),
@@ -64,7 +67,17 @@ def test_metrics_that_the_rules_do_not_use(faulty: Case, metric: str) -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["candidates", "watch", "isolated", "nan", "underflow>0.05", "sqnr_db<20", "rel_l2>0.2", "candidates<0,nan>1e3"],
+    [
+        "findings",
+        "candidates",
+        "watch",
+        "isolated",
+        "nan",
+        "underflow>0.05",
+        "sqnr_db<20",
+        "rel_l2>0.2",
+        "candidates<0,nan>1e3",
+    ],
 )
 def test_it_does_not_hold(healthy: Case, expression: str) -> None:
     assert outcome(healthy, expression) == Outcome(expression, False, ())
@@ -85,12 +98,12 @@ def test_numbers() -> None:
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        ("", "got ''; expected candidates, watch, isolated, nan (alone, or compared with a number), or a comparison"),
-        ("nan,", "got ''; expected candidates"),
-        ("underflow>a", "got 'underflow>a'; expected candidates"),
-        ("underflow=0.1", "got 'underflow=0.1'; expected candidates"),
-        ("candidates; drop table x", "expected candidates"),
-        ("underflow", "underflow needs a comparison, such as underflow>0.02; expected candidates"),
+        ("", "got ''; expected findings, errors, warnings, candidates, watch, isolated, nan (alone, or compared"),
+        ("nan,", "got ''; expected findings"),
+        ("underflow>a", "got 'underflow>a'; expected findings"),
+        ("underflow=0.1", "got 'underflow=0.1'; expected findings"),
+        ("candidates; drop table x", "expected findings"),
+        ("underflow", "underflow needs a comparison, such as underflow>0.02; expected findings"),
         ("underflw>0.1", "unknown name 'underflw'; did you mean underflow"),
         ("step>0", "unknown name 'step'"),
     ],

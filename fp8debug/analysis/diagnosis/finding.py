@@ -8,7 +8,7 @@ SEVERITIES = ("error", "warning", "watch", "note")
 """Worst first. error: wrong whatever the loss does | warning: harmful as a rule | watch: unusual, effect unknown |
 note: good to know."""
 CONFIDENCES = ("certain", "likely", "not_enough_evidence")
-"""certain: what was recorded contradicts itself | likely: beyond what healthy trainings show | not_enough_evidence: it
+"""certain: it can be read off what was recorded | likely: beyond what healthy trainings show | not_enough_evidence: it
 may be so, and `needs` says what to record to know."""
 
 

@@ -17,7 +17,7 @@ _INDENT = " " * 3
 _LABEL_WIDTH = 10
 _IN_FULL = ("error", "warning")
 _SURE = {
-    "certain": "certain: what was recorded contradicts itself",
+    "certain": "certain: it can be read off what was recorded",
     "likely": "likely: beyond what healthy trainings show",
     "not_enough_evidence": "not enough evidence",
 }

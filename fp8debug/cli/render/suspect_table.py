@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fp8debug.analysis.suspects import Series, Suspect, Verdict
 from fp8debug.cli.render.sparkline import sparkline
 from fp8debug.cli.render.stream import Looks
-from fp8debug.cli.render.tables import columns, display_width, escape, named_columns, wrap
+from fp8debug.cli.render.tables import chunks, columns, display_width, escape, named_columns, wrap
 from fp8debug.cli.render.wording import METRICS, operand
 
 _INDENT = " " * 2
@@ -45,7 +45,7 @@ def _table(recipe: str, entries: Sequence[tuple[Suspect, Verdict]], looks: Looks
         titled[0] = kept[0]
     first, *body = named_columns(titled, width, right=right)
     yield _INDENT + looks.dim(first)
-    yield from (_INDENT + line for line in body)
+    yield from (_INDENT + piece for line in body for piece in chunks(line, width))
 
 
 def _row(suspect: Suspect, verdict: Verdict, looks: Looks) -> tuple[str, ...]:
