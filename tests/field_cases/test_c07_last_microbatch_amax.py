@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fp8debug.analysis.diagnosis import diagnose
 from fp8debug.formats import E4M3
 from fp8debug.replay import ScaleInForce
 
@@ -43,3 +44,36 @@ def test_every_microbatch_is_judged_by_itself(replay: Replay, opened: Opened) ->
     assert (worst, used, seen) == (pytest.approx(2.0), 2.0, 8.0)
     ((summary,),) = run.sql("select worst_sqnr_db from layer_summary where recipe = 'delayed'").fetchall()
     assert summary == pytest.approx(3.7, abs=0.3)
+    (found,) = diagnose(run)
+    assert (found.rule, found.severity) == ("microbatch_amax_lost", "error")
+    assert "micro-batch 0, the amax is 8 and the scale 2.0 bits too large; 7" in found.message
+    numbers = [float(entry.value) for entry in found.evidence]
+    assert numbers == [pytest.approx(2.0), pytest.approx(74, rel=0.05), pytest.approx(3.7, abs=0.3)]
+
+
+@pytest.mark.parametrize("microbatches", [2, 4])
+@pytest.mark.parametrize("kept", ["last", "largest", "each"])
+def test_the_history_shows_what_it_was_given(kept: str, microbatches: int, replay: Replay, opened: Opened) -> None:
+    """`each`: rolled at every micro-batch, as a framework may."""
+    history: list[float] = []
+    for step in range(6):
+        amaxes = [*[8.0 + step / 4, 1.0, 1.5][: microbatches - 1], 2.5 + step / 8]
+        scale = np.float32(448 / max(history[-16:], default=448.0))
+        for microbatch, amax in enumerate(amaxes):
+            if kept == "each":
+                scale = np.float32(448 / max(history[-16:], default=448.0))
+                history.append(amax)
+            given = ScaleInForce("delayed:amax_history_len=16", E4M3, False, scale, 1 / scale, None, 16,
+                                 max(16 - len(history), 0), len(history), None, "ok" if step else "warmup")  # fmt: skip
+            x = uniform(amax, 10 * step + microbatch)
+            replay.observe("x", x, step=step, microbatch=microbatch, framework=(given,))
+        if kept != "each":
+            history.append(amaxes[-1] if kept == "last" else max(amaxes))
+    replay.session.close()
+    findings = diagnose(opened())
+    if kept != "last":
+        assert findings == ()
+        return
+    (found,) = findings
+    assert (found.rule, found.severity, found.worst.n_steps) == ("microbatch_amax_lost", "error", 5)
+    assert "micro-batch 0" in found.message

@@ -8,7 +8,7 @@ why = """
 A scale that is too large maps the largest values beyond the format's maximum, where they are clipped. Half a bit already costs more than
 rounding does; a whole bit costs 8 dB in E4M3. Delayed scaling clips when a tensor grows faster than its history knows.
 """
-explains = ["sqnr_low", "gain_off", "gemm_error"]
+explains = ["underflow", "sqnr_low", "gain_off", "gemm_error"]
 thresholds = ["gap_bits", "min_steps", "min_steps_short", "short_run_steps", "min_share", "warmup_rolls", "min_nonzero"]
 
 [[evidence]]

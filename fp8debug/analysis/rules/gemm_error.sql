@@ -1,0 +1,76 @@
+-- The result of a GEMM is farther off than rounding of its two operands can make it, and no operand explains it.
+/*
+severity = "warning"
+priority = 55
+sentence = "under {recipe} the result of {gemm} is off by more than rounding: {product_sqnr_db:.1f} dB against its products, {floor_db:.1f} at worst"
+advice = "Look at both operands under this recipe (`tensor_errors`, `channels`); until it is clear, keep this one GEMM in BF16."
+why = """
+The error of y = x w is judged against the sum of the squared products, not against y itself: products that cancel leave a small y with a
+large relative error, and that is arithmetic, not a fault of FP8. Two operands rounded in E4M3 give 28.6 dB as a rule and 21.6 dB at worst,
+E5M2 with E4M3 24.6 and 18.0 dB. Below that something beside rounding happened. Where an operand of the GEMM has a finding of its own under the
+same recipe, the error follows from it and is not told again.
+"""
+thresholds = ["sqnr_floor_e4m3", "sqnr_floor_e5m2", "min_steps", "min_steps_short", "short_run_steps", "min_share", "warmup_rolls"]
+
+[[evidence]]
+column = "product_sqnr_db"
+title = "SQNR of the result against its products, dB"
+healthy = "{healthy_db:.1f}"
+format = ".1f"
+
+[[evidence]]
+column = "cancellation_db"
+title = "cancellation (no fault), dB"
+healthy = "any"
+format = ".1f"
+
+[[evidence]]
+column = "gain"
+title = "gain of the result"
+healthy = "1"
+format = ".3g"
+
+[parameters.min_results]
+default = 64
+meaning = "samples of fewer results are not judged"
+source = "the error of 64 results is known to 1 dB"
+*/
+with judged as (
+    select
+        segment, rank, seq, layer, tensor, gemm, recipe, step,
+        decibel(sum_x2w2, sum_err2) as product_sqnr_db, decibel(sum_x2w2, sum_y2) as cancellation_db,
+        gain(sum_yq, sum_y2) as gain,
+        decibel(1, power(10, -0.1 * per_fmt(fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2')))
+                   + power(10, -0.1 * per_fmt(other_fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2'))))
+            as floor_db,
+        decibel(1, power(10, -0.1 * per_fmt(fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')))
+                   + power(10, -0.1 * per_fmt(other_fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2'))))
+            as healthy_db,
+        product_sqnr_db < floor_db as is_off
+    from gemms
+    where not alternate and is_judged_pass(pass) and accumulation = 'exact' and n >= $min_results
+      and fmt in ('E4M3', 'E5M2', 'E4M3FNUZ', 'E5M2FNUZ') and other_fmt in ('E4M3', 'E5M2', 'E4M3FNUZ', 'E5M2FNUZ')
+      and (segment, rank, seq) not in (
+          select (segment, rank, seq) from stored.scales
+          where source = 'simulated' and n_rolls < getvariable('warmup_rolls') and starts_with(gemms.recipe, 'delayed')
+      )
+),
+off as (
+    select
+        layer, tensor, gemm, recipe, min(step) filter (is_off) as first_step, max(step) filter (is_off) as last_step,
+        count(distinct step) filter (is_off) as n_steps, count(distinct step) as n_observed_steps,
+        median(product_sqnr_db) filter (is_off) as product_sqnr_db,
+        median(cancellation_db) filter (is_off) as cancellation_db, median(gain) filter (is_off) as gain,
+        any_value(floor_db) as floor_db, any_value(healthy_db) as healthy_db
+    from judged
+    group by layer, tensor, gemm, recipe
+    having is_persistent(count(distinct step) filter (is_off), count(distinct step))
+),
+explained as (
+    select layer, recipe, unnest(case tensor when 'x' then ['fprop', 'wgrad'] when 'w' then ['fprop', 'dgrad']
+                                 when 'dy' then ['dgrad', 'wgrad'] else [] end) as gemm
+    from candidates
+)
+select *, greatest(0, healthy_db - product_sqnr_db) as db_lost
+from off
+anti join explained using (layer, recipe, gemm);
