@@ -43,7 +43,7 @@ _PRECISION = re.compile(
 _NOT_THE_TRAINING = re.compile(
     r"(.*[_.])?(out|output|output_dir|out_dir|save_dir|log_dir|logdir|run_name|run_id|wandb\w*|created_at|closed_at|hostname"
     r"|timestamp|tensorboard_dir|max_steps|num_steps|train_iters|schema_version|master_port|log_every|log_interval)"
-    r"|name|project|status|status_reason|host|user|path|date|time|notes?|id|steps|save|pid|resume|port|script"
+    r"|name|project|status|status_reason|host|user|path|date|time|notes?|id|steps|save|pid|resume|port"
 )
 _CAPTURE = frozenset({"versions.fp8debug", "versions.pyarrow", "versions.numba", "versions.duckdb"})
 _OFF = frozenset({"", "false", "none", "null", "0", "no", "off", "[]", "{}"})
@@ -135,6 +135,8 @@ def _of_facts(baseline: Curve, run: Curve, same: list[str]) -> Iterator[Differen
             if kind == UNINTENDED and ours is not None:
                 same.append(name)
         elif ours is not None and theirs is not None:
+            if name == "script":
+                kind = INTENDED if _without_precision(ours) == _without_precision(theirs) else UNINTENDED
             yield _difference(name, ours, theirs, kind)
         elif kind == INTENDED or (is_alike and not name.startswith("versions.") and _value(ours or theirs) is not None):
             yield _difference(name, ours or "not given", theirs or "not given", kind)
@@ -157,6 +159,11 @@ def _of_first_inputs(ours: str | None, theirs: str | None, same: list[str]) -> I
         yield Difference("last bits of the first input", *texts, NOTE)
     else:
         yield Difference("data or initial weights (first input)", *texts, UNINTENDED)
+
+
+def _without_precision(name: str) -> str:
+    """`train_fp8.py` and `train_bf16.py` are taken for one script."""
+    return re.sub(r"[^a-z0-9]+", "", re.sub(r"mxfp8|nvfp4|float8|fp8|bf16|fp16|fp32", "", name.lower()))
 
 
 def _difference(name: str, ours: str, theirs: str, kind: str) -> Difference:

@@ -20,14 +20,17 @@ from fp8debug.analysis.compare.levels import (
 
 SMOOTHED_SHARE = 0.05
 MIN_WINDOW = 8
+OUTLIER_WINDOW = 48
+"""Steps among which a spike is told from the level; a shorter stretch could be half of it."""
 MAX_POINTS = 60
 USUAL_ABSOLUTE = 0.01
 USUAL_RELATIVE = 0.0025
 """What practice accepts of a gap that stays: 0.01 (marin issue 7298, Megatron-LM issue 1152), 0.25 % (DeepSeek-V3)."""
 RELEVANT_CHANGE = 0.1
 """A trend that moves the gap by less than this share of itself over half of the run is none."""
-_SURE = 3.0
-"""Standard errors by which the gap of the first quarter must exceed the last one, to have been a transient."""
+_SURE, _SURE_WITH_TREND = 3.5, 1.5
+"""Standard errors by which the gap of the first quarter must exceed the last one, to have been a transient; fewer where
+it is still seen to shrink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,8 @@ class Gap:
     baseline_loss: float | None
     """Mean loss of the baseline over the same last steps."""
     early: float | None
-    """Mean over the first quarter."""
+    """Mean over the first quarter; low is the end of its 95 % band."""
+    early_low: float | None
     kind: str
     """unknown | none | transient | persistent | growing"""
     trend: str
@@ -85,8 +89,8 @@ class Gap:
 
     @property
     def is_usual(self) -> bool:
-        """Whether practice would accept it: at most 0.01, or 0.25 % of the loss where that is more; unknown: yes."""
-        return self.absolute is None or self.absolute <= self.usual_limit
+        """Whether it may be what practice accepts: 0.01, or 0.25 % of the loss where that is more; unknown: yes."""
+        return self.low is None or self.low <= self.usual_limit
 
     @property
     def usual_limit(self) -> float:
@@ -111,7 +115,7 @@ def gap_of(baseline: Curve, other: Curve) -> Gap:
     largest = float(np.abs(differences).max())
     span = (int(steps[0]), int(steps[-1]))
     window = min(differences.size, max(MIN_WINDOW, math.ceil(SMOOTHED_SHARE * differences.size)))
-    kept = without_outliers(differences, max(window, 2 * MIN_WINDOW))
+    kept = without_outliers(differences, max(window, OUTLIER_WINDOW))
     steps, base, differences = steps[kept], base[kept], differences[kept]
 
     last = last_level(differences, window)
@@ -136,6 +140,7 @@ def gap_of(baseline: Curve, other: Curve) -> Gap:
         relative_high=_over(last.high, loss),
         baseline_loss=loss,
         early=early.value,
+        early_low=early.low,
         kind=_kind(trend, early, last),
         trend=trend,
         slope=_per_thousand(line.value if line else None),
@@ -163,14 +168,12 @@ def _kind(trend: str, early: Level, last: Level) -> str:
         return "unknown"
     if trend == "growing":
         return "growing" if last.is_measurable else "none"
-    was_larger = (
-        early.error is not None
-        and early.is_measurable
-        and abs(early.value) - abs(last.value) > _SURE * math.hypot(early.error, last.error)
-        and abs(early.value) - abs(last.value) > RELEVANT_CHANGE * abs(early.value)
-    )
-    if was_larger or (trend == "shrinking" and last.is_measurable):
-        return "transient"
+    if early.error is not None and early.is_measurable:
+        fallen = abs(early.value) - abs(last.value)
+        is_shrinking = trend == "shrinking" and last.is_measurable
+        sure = _SURE_WITH_TREND if is_shrinking else _SURE
+        if fallen > max(sure * math.hypot(early.error, last.error), RELEVANT_CHANGE * abs(early.value)):
+            return "transient"
     return "persistent" if last.is_measurable else "none"
 
 
@@ -201,7 +204,8 @@ def _nothing(n_matched: int, n_nonfinite: int) -> Gap:
     unknown = dict.fromkeys(
         (
             "first_step", "last_step", "absolute", "low", "high", "relative", "relative_low", "relative_high",
-            "baseline_loss", "early", "onset_step", "slope", "slope_low", "slope_high", "largest_difference",
+            "baseline_loss", "early", "early_low", "onset_step", "slope", "slope_low", "slope_high",
+            "largest_difference",
         )
     )  # fmt: skip
     return Gap(

@@ -15,7 +15,6 @@ from fp8debug.analysis.compare.curve import Floats
 
 MIN_VALUES = 16
 """Fewer values give no error: blocks of 4, and at least 4 of them."""
-MIN_VALUES_OF_SLOPE = 24
 MAX_BLOCKS = 16
 _BLOCK = 4
 _MAD = 1.482602218505602
@@ -62,10 +61,14 @@ class Slope:
 
 
 def level(values: Floats) -> Level:
-    """Mean and band of a series that is level."""
+    """Mean and band of a series; where it clearly rises or falls, the band comes from what scatters about a line."""
     mean = float(values.mean())
     if values.size < MIN_VALUES:
         return Level(mean, None, None, None, values.size)
+    places = np.arange(values.size, dtype=np.float64)
+    line = slope(places, values)
+    if line is not None and line.is_measurable:
+        values = values - line.value * (places - places.mean())
     means = np.array([block.mean() for block in _blocks(values)])
     error = float(means.std(ddof=1) / math.sqrt(means.size)) * _widening(values, means)
     reach = _student(_Z95, means.size - 1) * error
@@ -92,8 +95,8 @@ def last_level(values: Floats, least: int) -> Level:
 
 
 def slope(places: Floats, values: Floats) -> Slope | None:
-    """A line through the means of blocks (ordinary least squares); None with fewer than 6 blocks."""
-    if values.size < MIN_VALUES_OF_SLOPE:
+    """A line through the means of blocks (ordinary least squares); None with too few values."""
+    if values.size < MIN_VALUES:
         return None
     x = np.array([block.mean() for block in _blocks(places)])
     y = np.array([block.mean() for block in _blocks(values)])

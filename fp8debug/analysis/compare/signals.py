@@ -11,6 +11,8 @@ from fp8debug.analysis.compare.gap import Gap
 from fp8debug.analysis.compare.scores import Scores
 from fp8debug.analysis.compare.spikes import Band, Spike, band_of, find_spikes, first_anomaly
 
+EVENT_STEPS = 5
+"""A loss follows a gradient norm within so many steps."""
 SERIES = ("loss", "grad_norm")
 HIGHER = 2.0
 """A spike this many times as far out as the baseline's own is one more, however many the baseline has."""
@@ -29,6 +31,8 @@ class Signals:
     """Those of the run that the baseline neither shares nor has the like of."""
     first_anomaly: Spike | None
     """The earliest of `own`."""
+    n_events: int
+    """Stretches of steps that `own` is about: loss and gradient norm of one fault are one."""
     ends_badly: str | None
     """How the run ends, where that is NaN or a loss that never came back."""
     baseline_ends_badly: str | None
@@ -59,6 +63,7 @@ def signals_of(baseline: Curve, run: Curve, gap: Gap, scores: Scores) -> Signals
         baseline_spikes=ours,
         own=own,
         first_anomaly=first,
+        n_events=_events(own),
         ends_badly=end,
         baseline_ends_badly=baseline_end,
         is_from_start=_is_from_start(run, gap, kinds, first),
@@ -83,6 +88,14 @@ def _own(theirs: Sequence[Spike], ours: Sequence[Spike]) -> tuple[Spike, ...]:
             if is_more or spike.excess > HIGHER * highest or (spike.n_nonfinite and math.isfinite(highest))
         ]
     return tuple(found)
+
+
+def _events(spikes: Sequence[Spike]) -> int:
+    n_events, end = 0, -math.inf
+    for spike in sorted(spikes, key=lambda one: one.first_step):
+        n_events += spike.first_step > end
+        end = max(end, spike.first_step + spike.n_steps + EVENT_STEPS)
+    return n_events
 
 
 def _end(curve: Curve, spikes: Sequence[Spike]) -> str | None:

@@ -43,7 +43,7 @@ def verdict_of(
         *_tensors(found),
         *_scores(scores, signals),
     ]
-    return Verdict(word, _headline(word, alike, gap, signals, scores), tuple(sentences))
+    return Verdict(word, _headline(word, alike, gap, signals, scores, run), tuple(sentences))
 
 
 def _word(alike: Comparability, gap: Gap, signals: Signals) -> str:
@@ -54,12 +54,12 @@ def _word(alike: Comparability, gap: Gap, signals: Signals) -> str:
             return kind
     if "lower_benchmarks" in signals.kinds:
         return "lower_benchmarks"
-    if gap.kind == "transient" and max(abs(gap.early or 0.0), gap.absolute or 0.0) > gap.usual_limit:
+    if gap.kind == "transient" and (gap.early_low or 0.0) > gap.usual_limit:
         return "transient"
     return "not_enough_evidence" if gap.kind == "unknown" else "none"
 
 
-def _headline(word: str, alike: Comparability, gap: Gap, signals: Signals, scores: Scores) -> str:
+def _headline(word: str, alike: Comparability, gap: Gap, signals: Signals, scores: Scores, run: Curve) -> str:
     match word:
         case "not_comparable":
             names = some([difference.name for difference in alike.unintended])
@@ -68,10 +68,12 @@ def _headline(word: str, alike: Comparability, gap: Gap, signals: Signals, score
             start = " from the first steps on" if signals.is_from_start else ""
             return f"The run diverges{start}: {signals.ends_badly or 'its loss gap keeps growing'}."
         case "spike":
-            spikes = [spike for spike in signals.own if spike.recovered_step is not None]
-            return f"{len(spikes)} {'spike' if len(spikes) == 1 else 'spikes'} that the baseline does not have."
+            n, first = signals.n_events, min(spike.first_step for spike in signals.own)
+            spikes = f"One spike, at step {first}," if n == 1 else f"{n} spikes, the first at step {first},"
+            return f"{spikes} that the baseline does not have; the run recovers."
         case "gap":
-            return f"Persistent gap of {_gap(gap)}: investigate."
+            so_far = " so far" if _too_early(gap, run) else ""
+            return f"Persistent gap{so_far} of {_gap(gap)}: investigate."
         case "transient":
             return "Early transient, shrinking: no fault shows in the loss."
         case "lower_benchmarks":
@@ -121,6 +123,8 @@ def gap_sentence(gap: Gap, run: Curve) -> str:
             return f"The gap grows: {gap.early:+.3g} over the first quarter, {_gap(gap)} {over} ({band}).{since}"
     if gap.absolute < 0:
         return f"The run's loss is lower than the baseline's: {_gap(gap)} {over} ({band})."
+    if gap.is_usual and gap.absolute > gap.usual_limit:
+        return f"Gap that stays: {_gap(gap)} {over} ({band}); the noise leaves open whether practice would accept it."
     if gap.is_usual:
         return f"Small gap that stays: {_gap(gap)} {over} ({band}); practice accepts 0.01, or 0.25 % of the loss."
     return f"The gap stays: {_gap(gap)} {over} ({band}).{_too_early(gap, run)}"

@@ -81,12 +81,12 @@ def _facts(facts: CurveFacts, looks: Looks) -> Iterator[str]:
 def _side_by_side(pairs: Sequence[Pair], looks: Looks) -> Iterator[str]:
     yield looks.bold("RUNS")
     rows = [("  run", "verdict", "gap", "%", "trend", "spikes", "gate")]
-    for pair in pairs:
-        rows.append(
-            (f"  {escape(pair.run.name)}", pair.verdict.word.replace("_", " "), _signed(pair.gap.absolute),
-             _percent(pair.gap.relative), pair.gap.trend, str(len(pair.signals.own)),
-             pair.gate.outcome.upper() if pair.gate else "-")
-        )  # fmt: skip
+    rows += [
+        (f"  {escape(pair.run.name)}", pair.verdict.word.replace("_", " "), _signed(pair.gap.absolute),
+         _percent(pair.gap.relative), pair.gap.trend, str(len(pair.signals.own)),
+         pair.gate.outcome.upper() if pair.gate else "-")
+        for pair in pairs
+    ]  # fmt: skip
     yield from named_columns(rows, looks.width, right=(False, False, True, True, False, True))
 
 
@@ -140,13 +140,10 @@ def _gap(pair: Pair, looks: Looks) -> Iterator[str]:
         ("  95 % band", _band(gap.low, gap.high, _signed), _band(gap.relative_low, gap.relative_high, _percent)),
         ("  first quarter", _signed(gap.early), ""),
     ]
-    if gap.slope is not None:
-        slope = f"{_signed(gap.slope)} per 1,000 steps"
-        rows.append(("  trend", gap.trend, f"{slope} in the second half"))
-    rows.append(
-        ("  largest step", _signed(gap.largest_difference).lstrip("+"), "one step's difference: noise and spikes")
-    )
     yield from columns(rows)
+    if gap.slope is not None:
+        yield f"  {gap.trend} in the second half: {_signed(gap.slope)} per 1,000 steps"
+    yield f"  single steps differ by up to {gap.largest_difference:.3g}"
     if len(gap.points) > 1:
         yield f"  {_drawn(gap, looks)}"
 
@@ -224,7 +221,8 @@ def _scores(pair: Pair, looks: Looks) -> Iterator[str]:
     yield looks.bold("BENCHMARKS")
     rows = [("  task", "baseline", "run", "difference", "")]
     rows += [
-        (f"  {escape(one.task)}", f"{one.baseline:.4g}", f"{one.run:.4g}", f"{one.difference:+.3g}", "lags" if one.lags else "")
+        (f"  {escape(one.task)}", f"{one.baseline:.4g}", f"{one.run:.4g}", f"{one.difference:+.3g}",
+         "lags" if one.lags else "")
         for one in scores.tasks
     ]  # fmt: skip
     yield from named_columns(rows, looks.width, right=(False, True, True, True))
