@@ -60,13 +60,12 @@ def make_plan(run_dir: str | None, wish: Wish, output: str | None, *, force: boo
 def _planned(run: Run, wish: Wish) -> Planned:
     from dataclasses import replace
 
-    from fp8debug.analysis.plans import export, flops_kept, whole_layers
+    from fp8debug.analysis.plans import export, flops_kept, whole_layers, without_idle
     from fp8debug.analysis.remedies.noise import gemm_flops
     from fp8debug.cli.render.plan import Planned
 
     made, fallback = _made(run, wish)
-    if wish.layers_only:
-        made = whole_layers(made)
+    made = whole_layers(made) if wish.layers_only else without_idle(made)
     flops = gemm_flops(run)
     made = replace(made, flops_kept=flops_kept(made, flops))
     layers = [layer.info for layer in run.layers]

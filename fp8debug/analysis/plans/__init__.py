@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fp8debug.analysis.plans import accelerate, megatron, own, te, torchao, torchtitan
-from fp8debug.analysis.plans.departures import departures, whole_layers
+from fp8debug.analysis.plans.departures import departures, whole_layers, without_idle
 from fp8debug.analysis.plans.export import Export, Exporter, Names, Request
 from fp8debug.analysis.plans.flops import flops_kept
 from fp8debug.plans import Plan
@@ -25,7 +25,7 @@ TARGETS: dict[str, Exporter] = {
 }
 """What `--for` may be."""
 
-__all__ = ["TARGETS", "Export", "Names", "export", "flops_kept", "whole_layers"]
+__all__ = ["TARGETS", "Export", "Names", "export", "flops_kept", "whole_layers", "without_idle"]
 
 
 def export(plan: Plan, target: str, layers: Iterable[LayerInfo], names: Names = "te") -> Export:

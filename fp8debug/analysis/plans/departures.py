@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fp8debug.blocks import GEMMS
 from fp8debug.plans import BF16, Plan, PlanEntry
@@ -59,6 +59,12 @@ def departures(plan: Plan, layers: Sequence[LayerInfo]) -> tuple[Departure, ...]
             )
         )
     return tuple(found)
+
+
+def without_idle(plan: Plan) -> Plan:
+    """The plan without the entries of layers that compute as the rest does all the same."""
+    departing = {departure.info.name for departure in departures(plan, ())}
+    return replace(plan, entries=tuple(entry for entry in plan.entries if entry.layer in departing))
 
 
 def whole_layers(plan: Plan) -> Plan:

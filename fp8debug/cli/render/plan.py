@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from fp8debug import __version__
+from fp8debug.analysis.plans.departures import departures
 from fp8debug.cli.render.json import without_nan
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import escape, wrap
@@ -90,23 +91,20 @@ def _summary(planned: Planned, output: str | None) -> Iterator[str]:
 
 
 def _out(plan: Plan, n_layers: int) -> str:
-    """`3 of 22 layers leave delayed: 1 as a whole, 2 in single GEMMs or operands`."""
-    layers = dict.fromkeys(entry.layer for entry in plan.entries)
-    whole = [name for name in layers if name in plan.layers_in_bf16]
-    other = {e.layer for e in plan.entries if e.layer not in whole and e.tensor is None and e.gemm is None}
-    gemms = {(e.layer, e.gemm) for e in plan.entries if e.layer not in whole and e.gemm and e.change == BF16}
-    operands = {(e.layer, e.tensor) for e in plan.entries if e.layer not in whole and e.tensor is not None}
+    """`3 of 22 layers change, the others stay in delayed: 1 layer in BF16 and 2 in part`."""
+    found = departures(plan, ())
+    whole = [departure for departure in found if departure.whole is not None]
+    in_bf16 = sum(departure.whole == BF16 for departure in whole)
     parts = [
         text
         for number, text in (
-            (len(whole), f"{count(len(whole), 'layer')} run in BF16"),
-            (len(other), f"{count(len(other), 'layer')} in another recipe"),
-            (len(gemms), f"{count(len(gemms), 'GEMM')} run in BF16"),
-            (len(operands), f"{count(len(operands), 'operand')} in another recipe"),
+            (in_bf16, f"{count(in_bf16, 'layer')} in BF16"),
+            (len(whole) - in_bf16, f"{count(len(whole) - in_bf16, 'layer')} in another recipe"),
+            (len(found) - len(whole), f"{count(len(found) - len(whole), 'layer')} in part"),
         )
         if number
     ]
-    return f"{len(layers):,} of {count(n_layers, 'layer')} change, the others stay in {plan.recipe}: {listed(parts)}"
+    return f"{len(found):,} of {count(n_layers, 'layer')} change, the others stay in {plan.recipe}: {listed(parts)}"
 
 
 def _why_nothing(planned: Planned) -> str:
