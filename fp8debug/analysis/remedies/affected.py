@@ -13,14 +13,20 @@ from fp8debug.analysis.remedies.recorded import blocks
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.suspects import Verdict, suspects
 from fp8debug.analysis.whatif import default_recipes
-from fp8debug.errors import UsageError, nearest
+from fp8debug.errors import Fp8DebugError, UsageError, nearest
 from fp8debug.recipes import BlockRecipe, DelayedScaling, Recipe, parse_recipe
 
 OPERANDS = ("x", "w", "dy", "key", "value")
 """Tensors that GEMMs read; results have no recipe of their own."""
 
 _RECORDED = "select distinct layer, tensor from tensors where sampled order by all"
-_JUDGED = "select distinct recipe from errors where source <> 'payload' and not alternate"
+_JUDGED_RECIPES = "select distinct recipe from errors where source <> 'payload' and not alternate"
+_JUDGED = """
+select layer, tensor, count(distinct step)
+from sampled_evidence
+where recipe = $recipe and not alternate
+group by layer, tensor
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +56,22 @@ def affected(run: Run, operands: Sequence[Operand] | None, recipe: Recipe | None
 
     Raises:
         UsageError: an operand that was not recorded.
+        Fp8DebugError: none was asked for, and nothing is known of any under the block recipe in use.
     """
     if operands is not None:
         _check(run, operands)
     in_use = recipe or recipe_in_use(run)
-    found = {entry.operand: entry for entry in _wrong(run, in_use)}
+    found = {entry.operand: entry for entry in _judged(run, in_use)}
     if operands is None:
-        return list(found.values())
+        if isinstance(in_use, BlockRecipe) and not found:
+            raise Fp8DebugError(
+                f"the layers compute in {in_use.text}, and what that costs their operands was not recorded; record it "
+                f"with `fp8debug attach --detail blocks,gemms --recipe {in_use.text} ...`"
+            )
+        return [entry for entry in found.values() if entry.is_wrong]
     base = in_use or next((entry.recipe for entry in found.values()), default_recipes(run)[0])
-    return [found.get(operand) or Affected(*operand, base, None, False) for operand in dict.fromkeys(operands)]
+    known = found if in_use is not None else {entry.operand: entry for entry in _fine(run, base)} | found
+    return [known.get(operand) or Affected(*operand, base, None, False) for operand in dict.fromkeys(operands)]
 
 
 def sampled_operands(run: Run) -> list[Operand]:
@@ -66,13 +79,18 @@ def sampled_operands(run: Run) -> list[Operand]:
     return [(layer, tensor) for layer, tensor in run.sql(_RECORDED).fetchall() if tensor in OPERANDS]
 
 
-def _wrong(run: Run, in_use: Recipe | None) -> Iterable[Affected]:
+def _judged(run: Run, in_use: Recipe | None) -> Iterable[Affected]:
+    """Operands of which something is known under the recipe in use, worst first."""
     if in_use is None:
         return _listed(run, None)
     if isinstance(in_use, BlockRecipe):
         return _in_blocks(run, in_use)
-    judged = {recipe for (recipe,) in run.sql(_JUDGED).fetchall()}
-    return _listed(run, in_use.text) if in_use.text in judged else _evaluated(run, in_use)
+    recorded = {recipe for (recipe,) in run.sql(_JUDGED_RECIPES).fetchall()}
+    if in_use.text not in recorded:
+        return _evaluated(run, in_use)
+    listed = _listed(run, in_use.text)
+    wrong = {entry.operand for entry in listed}
+    return [*listed, *(entry for entry in _fine(run, in_use) if entry.operand not in wrong)]
 
 
 def _listed(run: Run, in_use: str | None) -> list[Affected]:
@@ -93,32 +111,38 @@ def _of_verdict(layer: str, tensor: str, verdict: Verdict) -> Affected:
     return Affected(layer, tensor, parse_recipe(verdict.recipe), measured, True, verdict.source)
 
 
+def _fine(run: Run, recipe: Recipe) -> list[Affected]:
+    """Operands that were judged under the recipe, as if nothing were wrong with any."""
+    rows = run.sql(_JUDGED, recipe=recipe.text).fetchall()
+    return [Affected(layer, tensor, recipe, Measured(Count(0, n)), False) for layer, tensor, n in rows]
+
+
 def _evaluated(run: Run, recipe: Recipe) -> list[Affected]:
-    """Wrong operands under a recipe that was not recorded."""
+    """Operands under a recipe that was not recorded."""
     operands = sampled_operands(run)
     seen = measure(run, operands, [recipe]) if operands else {}
     gaps = gap_counts(run, operands, [recipe]) if operands and isinstance(recipe, DelayedScaling) else {}
-    wrong = [
-        Affected(*operand, recipe, measured, True)
-        for operand in operands
-        if (measured := seen.get((recipe.text, *operand))) is not None
-        and (measured.sampled.fails(run.thresholds) or gaps.get((recipe.text, *operand), Count()).fails(run.thresholds))
-    ]
-    return sorted(wrong, key=_sqnr_left)
+    found = []
+    for operand in operands:
+        measured = seen.get((recipe.text, *operand))
+        if measured is not None:
+            counts = (measured.sampled, gaps.get((recipe.text, *operand), Count()))
+            found.append(Affected(*operand, recipe, measured, any(count.fails(run.thresholds) for count in counts)))
+    return sorted(found, key=_sqnr_left)
 
 
 def _in_blocks(run: Run, recipe: BlockRecipe) -> list[Affected]:
-    """Wrong operands under a block recipe, as measured."""
+    """Operands under a block recipe, as measured."""
+    by_operand: dict[Operand, dict[str, Measured]] = {}
     layers = sorted({layer for layer, _ in sampled_operands(run)})
-    failing: dict[Operand, dict[str, Measured]] = {}
     for (_, layer, tensor, gemm), measured in blocks(run, layers, [recipe.text]).items():
-        if measured.sampled.fails(run.thresholds):
-            failing.setdefault((layer, tensor), {})[gemm] = measured
-    wrong = [
-        Affected(*operand, recipe, min(gemms.values(), key=_sqnr), True, failing_gemms=tuple(sorted(gemms)))
-        for operand, gemms in failing.items()
-    ]
-    return sorted(wrong, key=_sqnr_left)
+        by_operand.setdefault((layer, tensor), {})[gemm] = measured
+    found = []
+    for operand, gemms in by_operand.items():
+        failing = {gemm: measured for gemm, measured in gemms.items() if measured.sampled.fails(run.thresholds)}
+        worst = min((failing or gemms).values(), key=_sqnr)
+        found.append(Affected(*operand, recipe, worst, bool(failing), failing_gemms=tuple(sorted(failing))))
+    return sorted(found, key=_sqnr_left)
 
 
 def _sqnr_left(entry: Affected) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from fp8debug.analysis.plans.flops import flops_kept
 from fp8debug.analysis.remedies.fallback import Fallback
 from fp8debug.analysis.remedies.in_use import recipe_in_use
 from fp8debug.analysis.remedies.judge import share
@@ -17,7 +18,6 @@ from fp8debug.analysis.whatif import default_recipes
 from fp8debug.plans import BF16, Plan, PlanEntry
 from fp8debug.recipes import BlockRecipe, parse_recipe
 
-_GEMMS = ("fprop", "dgrad", "wgrad")
 _NAMES = {
     "margin": "a margin",
     "history": "another history length",
@@ -50,7 +50,8 @@ def plan_of(run: Run, remedies: Sequence[Remedy], fallback: Fallback | None = No
     if fallback is not None:
         recipe = fallback.recipe if not chosen else recipe
         entries = _with_fallback(entries, chosen, fallback)
-    return Plan(recipe, tuple(entries), run.manifest.run_id, _flops_kept(run, entries))
+    plan = Plan(recipe, tuple(entries), run.manifest.run_id)
+    return replace(plan, flops_kept=flops_kept(plan, gemm_flops(run)))
 
 
 def _of_layer(run: Run, remedies: Sequence[Remedy]) -> Iterator[PlanEntry]:
@@ -105,20 +106,6 @@ def _with_fallback(entries: Sequence[PlanEntry], remedies: Sequence[Remedy], fal
         noise = f"one of the noisiest layers, its GEMMs keep {db:.1f} dB" if db is not None else "a noisy layer"
         kept.append(PlanEntry(layer, BF16, reason="; ".join([*causes, noise]) + "."))
     return kept
-
-
-def _flops_kept(run: Run, entries: Sequence[PlanEntry]) -> float | None:
-    flops = gemm_flops(run)
-    total = math.fsum(part for gemms in flops.values() for part in gemms.values())
-    if not total or any(entry.layer not in flops for entry in entries if entry.change == BF16):
-        return None
-    out = {
-        (entry.layer, gemm)
-        for entry in entries
-        if entry.change == BF16
-        for gemm in (_GEMMS if entry.gemm is None else (entry.gemm,))
-    }
-    return 1 - math.fsum(flops[layer].get(gemm, 0.0) for layer, gemm in out) / total
 
 
 def reason(remedy: Remedy) -> str:

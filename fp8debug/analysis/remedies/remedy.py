@@ -17,7 +17,7 @@ class Trial:
     change: str
     """Recipe for the operand, or `bf16`."""
     outcome: str
-    """fixes | not_enough | not_recorded | unknown"""
+    """fixes | not_enough | not_recorded | unknown; of no change: not_enough | fine | unknown"""
     sqnr_db: float | None = None
     underflow: float | None = None
     overflow: float | None = None

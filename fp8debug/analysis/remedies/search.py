@@ -39,6 +39,7 @@ def search(
 
     Raises:
         UsageError: an operand that was not sampled, or an unknown recipe.
+        Fp8DebugError: no operand was asked for, and none is known under the block recipe in use.
     """
     given = parse_recipe(recipe) if isinstance(recipe, str) else recipe
     entries = affected(run, operands, given)
@@ -55,8 +56,10 @@ def search(
 
 
 def _remedy(entry: Affected, trials: list[Trial]) -> Remedy:
-    outcome = "not_enough" if entry.is_wrong else "fine"
-    note = shortfall(entry.measured) if entry.measured is not None else ""
+    if entry.measured is None:
+        outcome, note = "unknown", "not judged under this recipe"
+    else:
+        outcome, note = ("not_enough", shortfall(entry.measured)) if entry.is_wrong else ("fine", "inside the rules")
     present = trial_of("in_use", entry.recipe.text, outcome, entry.measured, note)
     return Remedy(*entry.operand, tuple(trials), trials[-1] if trials else None, entry.recipe.text, present)
 
