@@ -35,7 +35,7 @@ def readme(bundle: Bundle, scrubber: Scrubber) -> str:
     about = f"Step {moment.step}: {moment.why}." if moment.step is not None else "No step stands out."
     histograms = (
         f"Histograms are of {bundle.n_histograms} tensors around that step; a histogram does not tell where in a "
-        "tensor a value stands."
+        "tensor a value stands. What remedies and `fp8debug whatif` say of this folder rests on them alone."
         if bundle.n_histograms
         else "There are no histograms."
     )

@@ -25,7 +25,7 @@ _PATHS = re.compile(
     rf"|(?<![\w/])\.{{1,2}}/{_END}+"
     r"|(?<![\w/])(?:[\w.-]+/)+[\w-]+\.[A-Za-z]\w{0,9}\b"  # relative, of a file with an ending
 )
-_SCRIPT = re.compile(r"([\w.-]+\.py)(:\d+)?:?$")
+_SCRIPT = re.compile(r"[\w.-]+\.py(:\d+)?$")
 _HOMES = re.compile(r"(?:/home/|/Users/|/users/|\\Users\\+)([\w.-]+)")
 _SECRET = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
 _PATTERN_OPTIONS = ("--layers", "--exclude", "--keep-bf16")
@@ -124,5 +124,6 @@ def _as_word(word: str, flags: re.RegexFlag) -> re.Pattern[str]:
 
 def _shown(path: str) -> str:
     """A path as it may be told: the name of a Python file says where in a program something happened."""
-    match = _SCRIPT.search(re.split(r"[\\/]", path)[-1])
-    return f"{match[1]}{match[2] or ''}" if match else PATH
+    bare = path.rstrip(".:")  # of the sentence around it
+    match = _SCRIPT.search(re.split(r"[\\/]", bare)[-1])
+    return (match[0] if match else PATH) + path[len(bare) :]
