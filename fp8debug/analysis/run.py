@@ -140,6 +140,7 @@ def open_run(
         _create_memory_tables(con, layers, found, problems)
         rule_thresholds.set_variables(con, numbers)
         con.execute(f"set variable is_inference = {bool(manifest.options.get('inference'))}")
+        con.execute("set variable emulates = $recipe::varchar", {"recipe": manifest.options.get("emulate")})
     except BaseException:
         con.close()
         raise
@@ -177,8 +178,8 @@ def _create_memory_tables(
         """
         create table stored.layers as
         select unnest($layers::struct(name varchar, raw_name varchar, class_name varchar, root varchar,
-                                      in_features bigint, out_features bigint, matched boolean, backend varchar,
-                                      kind varchar, ranks int[])[], recursive := true)
+                                      in_features bigint, out_features bigint, matched boolean, emulated varchar,
+                                      backend varchar, kind varchar, ranks int[])[], recursive := true)
         """,
         {"layers": [asdict(layer.info) | {"ranks": layer.ranks} for layer in layers]},
     )
