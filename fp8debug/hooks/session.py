@@ -237,7 +237,7 @@ class Session:
         grad_norm: float | torch.Tensor | None = None,
         lr: float | None = None,
         tokens: int | None = None,
-        eval: Mapping[str, float] | None = None,
+        eval: Mapping[str, float | torch.Tensor] | None = None,
     ) -> None:
         """Give numbers of the step under way; they win over what was found by itself.
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -17,13 +15,6 @@ from fp8debug.cli.main import main
 def run_path(synthetic_run: ModuleType, runs: ModuleType, tmp_path: Path) -> Path:
     path: Path = runs.write_faulty(synthetic_run, tmp_path / "runs" / "gpt")
     return path
-
-
-def report_of(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    capsys.readouterr()
-    assert main(["report", "--json", str(path)]) == 0
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return report
 
 
 def test_an_archive_that_opens(run_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,12 +31,12 @@ def test_an_archive_that_opens(run_path: Path, tmp_path: Path, capsys: pytest.Ca
     texts = ("README.txt", "findings.json", "report.txt", "run.json")
     assert all((folder / name).is_file() for name in texts)
     assert not any(str(tmp_path) in (folder / name).read_text() for name in texts)
-    opened, whole = (report_of(path, capsys) for path in (folder, run_path))
-    assert opened["findings"] and opened["candidates"]
-    # What remedies would do is worked out from the histograms that are there.
-    assert {key for key in whole if opened[key] != whole[key]} <= {"run", "remedies"}
-    assert {key for key in whole["run"] if opened["run"][key] != whole["run"][key]} == {"path"}
-    assert opened["findings"][0]["places"][0]["layer"] in (folder / "report.txt").read_text()
+    assert main(["report", str(folder)]) == 0
+    opened = capsys.readouterr().out
+    assert "blocks.1.fc1" in opened
+    # The same but for the path of the folder, which breaks lines elsewhere.
+    there = opened.replace(str(folder), "fp8debug-bundle").split()
+    assert (folder / "report.txt").read_text().split() == there
 
     assert main(["bundle", str(run_path), "-o", str(target)]) == 2
     assert "exists already; add --force" in capsys.readouterr().err
