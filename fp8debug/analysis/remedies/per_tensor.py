@@ -63,6 +63,21 @@ select
 from marked
 group by recipe, layer, tensor
 """
+_BLIND = """
+select layer, tensor
+from (
+    select
+        *, (segment, rank, seq) in (
+            select (segment, rank, seq) from whatif_records semi join whatif_sums using (record)
+        ) as is_counted
+    from sampled_evidence
+    where recipe = $recipe and not alternate
+)
+where is_sqnr_hit(sqnr_db, fmt) or is_gain_hit(gain, fmt) or is_gap_hit(scale_gap_bits)
+   or is_underflow_hit(underflow, sqnr_low_db, fmt)
+group by layer, tensor
+having not bool_or(is_counted)
+"""
 _MERGED = """
 select layer, tensor, greatest(ratio(sum(sum_err2), sum(sum_x2)), ratio(sum(low_sum_err2), sum(low_sum_x2)))
 from whatif_sums
@@ -94,6 +109,11 @@ def measure(
     return {
         (recipe, layer, tensor): Measured.of(cells) for recipe, layer, tensor, *cells in run.sql(_JUDGED).fetchall()
     }
+
+
+def blind_operands(run: Run, recipe: str) -> set[Operand]:
+    """Of the last measurement, operands that hit under a recorded recipe, and only where no histogram was kept."""
+    return {(layer, tensor) for layer, tensor in run.sql(_BLIND, recipe=recipe).fetchall()}
 
 
 def noise_over_signal(run: Run, operands: Sequence[Operand], recipe: Recipe) -> dict[Operand, float]:

@@ -11,7 +11,7 @@ from fp8debug.analysis.remedies.context import Context
 from fp8debug.analysis.remedies.judge import judge
 from fp8debug.analysis.remedies.measured import Count, Measured, Operand
 from fp8debug.analysis.remedies.passes import gap_counts
-from fp8debug.analysis.remedies.per_tensor import Shifted, measure
+from fp8debug.analysis.remedies.per_tensor import Shifted, blind_operands, measure
 from fp8debug.analysis.remedies.proposals import Proposal, proposals
 from fp8debug.analysis.remedies.remedy import Trial
 from fp8debug.analysis.run import Run
@@ -33,6 +33,8 @@ class _Facts:
 
     seen: dict[tuple[str, str, str], Measured]
     gaps: dict[tuple[str, str, str], Count]
+    blind: set[Operand]
+    """Operands without a histogram of any step that is wrong."""
 
     def is_fine(self, recipe: str, operand: Operand, context: Context) -> bool:
         """Whether nothing is wrong under that recipe."""
@@ -85,11 +87,11 @@ def _measured(run: Run, batch: _Batch, operands: Sequence[Operand]) -> _Facts:
     if batch.source == "framework" and isinstance(batch.recipe, DelayedScaling):
         recipes[batch.recipe.text] = batch.recipe
     if not shifted and not recipes:
-        return _Facts({}, {})
+        return _Facts({}, {}, set())
     histories = [recipe for recipe in recipes.values() if isinstance(recipe, DelayedScaling)]
-    return _Facts(
-        measure(run, operands, list(recipes.values()), shifted), gap_counts(run, operands, histories, shifted)
-    )
+    seen = measure(run, operands, list(recipes.values()), shifted)
+    blind = blind_operands(run, batch.recipe.text)
+    return _Facts(seen, gap_counts(run, operands, histories, shifted), blind)
 
 
 def _trials(entry: Affected, facts: _Facts, context: Context) -> Iterator[Trial]:
@@ -103,7 +105,9 @@ def _trials(entry: Affected, facts: _Facts, context: Context) -> Iterator[Trial]
             yield Trial("margin", margin.recipe.text, "not_enough", note=note)
     for proposal in offered:
         key = (proposal.recipe.text, *entry.operand)
-        if is_unlike and proposal.kind in ("history", "most_recent"):
+        if entry.operand in facts.blind:
+            yield Trial(proposal.kind, proposal.recipe.text, "unknown", note="no histogram of a step that is wrong")
+        elif is_unlike and proposal.kind in ("history", "most_recent"):
             yield _no_answer(proposal)
         else:
             yield judge(entry, proposal, facts.seen.get(key), facts.gaps.get(key), context)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from fp8debug.analysis import open_run
@@ -99,6 +101,20 @@ def test_nothing_wrong_means_no_trials(simulated: Found) -> None:
     asked = simulated["healthy"]
     assert (asked.trials, asked.chosen, asked.present.outcome) == ((), None, "fine")
     assert len(simulated) == 6
+
+
+def test_steps_that_are_wrong_without_a_histogram_prove_nothing(new_courses: Callable[..., Courses]) -> None:
+    courses = new_courses("delayed")
+    courses.follow("fc", [7 * (step % 12 == 0) for step in range(96)], range(20, 96), length=4)
+    path = courses.run.write()
+    part = courses.run.run_dir.part_path("histograms", 0, 0)
+    kept = pq.read_table(part).filter(pc.field("seq").isin([step for step in range(96) if step % 12 == 5]))
+    pq.write_table(kept, part)
+    with open_run(path, threads=1) as run:
+        (remedy,) = search(run)
+    assert {trial.outcome for trial in remedy.trials[:-3]} == {"unknown"}
+    assert remedy.trials[0].note == "no histogram of a step that is wrong"
+    assert [trial.kind for trial in remedy.trials[-3:]] == ["block", "mxfp8", "layer_bf16"]
 
 
 @pytest.fixture(scope="module")
