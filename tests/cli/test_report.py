@@ -234,6 +234,68 @@ def test_json_agrees_with_the_views(report: Report) -> None:
     assert sorted(got) == sorted(expected)
 
 
+def test_findings_of_the_document(report: Report) -> None:
+    document = report.json("faulty")
+    assert list(document)[2:7] == ["verdict", "n_findings", "n_errors", "n_warnings", "findings"]
+    assert (document["verdict"], document["n_findings"]) == ("findings", len(document["findings"]))
+    (clipped,) = [finding for finding in document["findings"] if finding["rule"] == "clipping"]
+    (place,) = clipped["places"]
+    assert (place["layer"], place["tensor"], place["recipe"]) == ("blocks.2.fc2", "dy", "delayed")
+    assert (clipped["first_step"], clipped["last_step"], clipped["n_places"]) == (0, 22, 1)
+    assert clipped["page"] == "docs/rules/clipping.md" and clipped["evidence"][0]["healthy"] == "0"
+    outliers, scale = document["remedies"]
+    assert (outliers["layer"], outliers["chosen"]["kind"]) == ("blocks.1.fc1", "layer_bf16")
+    assert (scale["layer"], scale["chosen"]["change"]) == ("blocks.2.fc2", "current")
+    worst = report.json("faulty", "--top", "1")["findings"]
+    assert worst == document["findings"][:1]
+    document = report.json("healthy")
+    assert (document["verdict"], document["findings"], document["remedies"]) == ("none", [], [])
+
+
+def test_what_was_tried(report: Report) -> None:
+    text = report("faulty", "--remedies")
+    assert "blocks.2.fc2 dy, now delayed" in text and re.search(r"current scaling +fixes it +25\.7", text)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+OWN_RULE = """-- A tensor that is there.
+/*
+severity = "warning"
+sentence = "{layer} is there"
+advice = "Nothing."
+[parameters.least]
+default = 1
+meaning = "records of it"
+source = "chosen for this test"
+*/
+select layer, tensor, 'all' as cause from tensors where tensor = 'x' group by layer, tensor having count(*) >= $least
+"""
+
+
+def test_rules_of_the_configuration(local: Report, shared: Path) -> None:
+    (local.folder / "mine.sql").write_text(OWN_RULE)
+    (local.folder / "fp8debug.toml").write_text(
+        'rule-files = ["mine.sql"]\n[rules.clipping]\nseverity = "note"\n[rules.nonfinite]\nenabled = false\n'
+        "[thresholds]\nmin_steps = 4\n"
+    )
+    faulty = str(shared / "faulty")
+    document = local.json(faulty, "--threshold", "gap_bits=1.5")
+    rules = {finding["rule"]: finding for finding in document["findings"]}
+    assert "nonfinite" not in rules and rules["clipping"]["severity"] == "note"
+    assert rules["mine"]["n_places"] == 4 and rules["mine"]["page"] == str(local.folder / "mine.sql")
+    changed = ["threshold gap_bits = 1.5", "threshold min_steps = 4", 'clipping: severity = "note"']
+    assert document["rules"]["changed"] == changed and document["rules"]["disabled"] == ["nonfinite"]
+    text = " ".join(local(faulty, "--threshold", "min_steps=5").split())
+    assert "rules switched off: nonfinite rules of your own: " in text
+    assert "rules changed: threshold min_steps = 5; clipping:" in text, "the command line goes before the file"
+    assert "blocks.*.fc1 x" not in text and "4 operands: blocks.0.fc1 x" in text
+    (local.folder / "plain.toml").write_text("")
+    assert local.json(faulty, "--config", "plain.toml")["rules"]["changed"] == []
+    (local.folder / "fp8debug.toml").write_text("[thresholds]\nmin_step = 4\n")
+    assert local(faulty, code=2) == ""
+    assert "fp8debug.toml: unknown threshold 'min_step'; did you mean min_steps" in local.err
+
+
 def test_nan_is_null(local: Report, runs: ModuleType, synthetic_run: ModuleType) -> None:
     path = runs.write_healthy(synthetic_run, local.folder / "run")
     run = synthetic_run.SyntheticRun(path, status="closed")

@@ -9,12 +9,13 @@ from fp8debug.analysis.remedies import Remedy
 from fp8debug.analysis.report import Report
 from fp8debug.cli.render.remedies import remedy_text
 from fp8debug.cli.render.stream import Looks
-from fp8debug.cli.render.tables import columns, escape, wrap
+from fp8debug.cli.render.tables import columns, display_width, escape, wrap
 from fp8debug.cli.render.where import is_of_one, since, where
 from fp8debug.cli.render.wording import count, listed, with_full_stop
 
 _INDENT = " " * 3
 _LABEL_WIDTH = 10
+_BESIDE = _INDENT + " " * _LABEL_WIDTH
 _IN_FULL = ("error", "warning")
 _SURE = {
     "certain": "certain: it can be read off what was recorded",
@@ -99,7 +100,7 @@ def _in_full(place: int, finding: Finding, remedies: Sequence[Remedy], looks: Lo
 def _fact(label: str, text: str, looks: Looks) -> Iterator[str]:
     if not text:
         return
-    head, *rest = wrap(text, looks.width, indent=_INDENT + " " * _LABEL_WIDTH, break_long=True)
+    head, *rest = wrap(text, looks.width, indent=_BESIDE, break_long=True)
     yield f"{_INDENT}{looks.dim(label)}{head[len(_INDENT) + len(label) :]}"
     yield from rest
 
@@ -107,16 +108,16 @@ def _fact(label: str, text: str, looks: Looks) -> Iterator[str]:
 def _evidence(finding: Finding, looks: Looks) -> Iterator[str]:
     lines = columns([_cells(entry) for entry in finding.evidence], right=(False, True, False))
     label = "evidence" if is_of_one(finding) else "worst"
+    if any(display_width(line) > looks.width - len(_INDENT) - _LABEL_WIDTH for line in lines):
+        lines = [" ".join(_cells(entry)) for entry in finding.evidence]
     for number, line in enumerate(lines):
-        yield f"{_INDENT}{_label(label if number == 0 else '', looks)}{line}"
+        yield from (
+            _fact(label, line, looks) if number == 0 else wrap(line, looks.width, indent=_BESIDE, break_long=True)
+        )
 
 
 def _cells(entry: Evidence) -> tuple[str, ...]:
     return escape(entry.title), escape(entry.value), f"(healthy {escape(entry.healthy)})" if entry.healthy else ""
-
-
-def _label(label: str, looks: Looks) -> str:
-    return looks.dim(label) + " " * (_LABEL_WIDTH - len(label))
 
 
 def _sure(finding: Finding) -> str:

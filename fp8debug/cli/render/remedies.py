@@ -75,7 +75,8 @@ def _gained(remedy: Remedy) -> str:
     assert then is not None
     if then.kind == "layer_bf16":
         missing = [_KINDS[trial.kind] for trial in remedy.trials if trial.outcome == "not_recorded"]
-        return f"; {listed(missing)} were not recorded" if missing else "; nothing cheaper was found"
+        verb = "was" if len(missing) == 1 else "were"
+        return f"; {listed(missing)} {verb} not recorded" if missing else "; nothing cheaper was found"
     text = f" in place of `{escape(remedy.recipe)}`"
     for name, title in (("sqnr_db", "SQNR"), ("sqnr_low_db", "SQNR of the smallest 99 %")):
         before, after = getattr(now, name), getattr(then, name)
