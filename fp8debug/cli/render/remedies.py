@@ -14,7 +14,7 @@ _INDENT = " " * 2
 _KINDS = {
     "in_use": "as it is",
     "margin": "margin",
-    "history": "longer history",
+    "history": "history length",
     "most_recent": "most recent amax",
     "format": "other format",
     "current": "current scaling",
