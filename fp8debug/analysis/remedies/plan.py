@@ -103,7 +103,7 @@ def _with_fallback(entries: Sequence[PlanEntry], remedies: Sequence[Remedy], fal
     for layer in fallback.layers:
         causes = [_now(remedy) for remedy in remedies if remedy.layer == layer and remedy.present.note]
         db = sqnr.get(layer)
-        noise = f"one of the noisiest layers, its GEMMs keep {db:.1f} dB" if db is not None else "a noisy layer"
+        noise = f"its GEMMs keep {db:.1f} dB, among the least" if db is not None else "its GEMMs are among the noisiest"
         kept.append(PlanEntry(layer, BF16, reason="; ".join([*causes, noise]) + "."))
     return kept
 

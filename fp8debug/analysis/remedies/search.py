@@ -112,7 +112,7 @@ def _single_gemm(recipe: str, gemm: str, entry: Affected, context: Context) -> T
     others = {name: seen for name, seen in _in_blocks(recipe, entry, context).items() if name != gemm}
     rest = None if recipe == entry.recipe.text else recipe
     results = {name: r for name in others if (r := context.gemms.get((recipe, entry.layer, name))) is not None}
-    note = "; ".join(filter(None, (f"{gemm} in BF16, {' and '.join(others)} in {recipe}", measured_results(results))))
+    note = measured_results(results) or f"{' and '.join(others)} inside the rules"
     return trial_of("gemm_bf16", BF16, "fixes", _worst(others), note, gemm=gemm, rest=rest)
 
 
