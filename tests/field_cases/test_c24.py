@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import fp8debug
+from fp8debug.analysis.diagnosis import diagnose
 from fp8debug.errors import UsageError
 from fp8debug.hooks.autoattach import AutoAttach, StopBeforeTraining
 from fp8debug.settings import load_options
@@ -104,6 +105,10 @@ def test_one_of_several_is_said_and_kept_as_an_event(tmp_path: Path, capsys: pyt
     told = events(run, "unmatched_exclude")
     assert len(told) == 2
     assert all(row["message"] in line for row in told)
+    with fp8debug.open_run(run) as opened:
+        found = {one.severity: one for one in diagnose(opened) if one.rule == "unmatched_pattern"}
+    assert found["error"].message.startswith("--keep-bf16 'head' matches no layer (nearest names: 0, 2, 4)")
+    assert found["warning"].message.startswith(r"--exclude 'module\.4' matches no layer")
 
 
 def test_a_file_that_serves_several_models_may_match_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from fp8debug.analysis.diagnosis import diagnose
 from fp8debug.formats import E2M1, E4M3, encode
 from fp8debug.hooks.observed import Payload
 
@@ -37,6 +38,14 @@ def test_codes_and_scale_alone(replay: Replay, opened: Opened) -> None:
     for view in ("tensors", "errors", "tensor_errors", "scale_gaps", "evidence", "candidates"):
         assert run.sql(f"from {view}").fetchall() == [], view
     assert run.sql("select count(*) from events where kind not in ('never_fired')").fetchall() == [(0,)]
+    (finding,) = (one for one in diagnose(run) if one.rule == "payload_only")
+    assert (finding.severity, finding.confidence, finding.layers) == ("note", "not_enough_evidence", ("fc",))
+    assert finding.message == (
+        "errors unknown because the high-precision tensor no longer exists; saturated codes 25 %, subnormal codes 25 %"
+    )
+    assert finding.needs is not None
+    assert {entry.title: entry.value for entry in finding.evidence}["scale"] == "4"
+    assert [one.rule for one in diagnose(run) if one.severity in ("error", "warning")] == []
 
 
 def test_codes_in_bytes_with_block_scales(replay: Replay, opened: Opened, normal: Normal) -> None:

@@ -45,7 +45,9 @@ group by kind, severity, layer, tensor, rank, message, is_silent
 union all
 select
     null, null, rank, min(step), max(step), 'warning',
-    format('{} sampled steps between {} and {} have no records: a part of the files is missing', count(*), min(step), max(step)),
+    case when count(*) = 1 then format('sampled step {} has no records', min(step))
+        else format('{} sampled steps between {} and {} have no records', count(*), min(step), max(step)) end
+        || ': a part of the files is missing',
     'gap'
 from gaps
 group by rank
