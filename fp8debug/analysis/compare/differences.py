@@ -154,11 +154,11 @@ def _of_first_inputs(ours: str | None, theirs: str | None, same: list[str]) -> I
         return
     # Other kernels round otherwise, but move neither end of the values.
     is_close = all(math.isclose(first[end] or 0, second[end] or 0, rel_tol=CLOSE_ENDS) for end in ("amin", "amax"))
-    texts = [f"checksum {found['checksum']:x}, amax {found['amax']:.6g}" for found in (first, second)]
+    here, there = (f"checksum {found['checksum']:x}, amax {found['amax']:.6g}" for found in (first, second))
     if is_close:
-        yield Difference("last bits of the first input", *texts, NOTE)
+        yield Difference("last bits of the first input", here, there, NOTE)
     else:
-        yield Difference("data or initial weights (first input)", *texts, UNINTENDED)
+        yield Difference("data or initial weights (first input)", here, there, UNINTENDED)
 
 
 def _without_precision(name: str) -> str:

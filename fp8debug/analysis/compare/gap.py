@@ -106,7 +106,9 @@ class Gap:
 def gap_of(baseline: Curve, other: Curve) -> Gap:
     """The gap of two curves at matched steps."""
     ours, theirs = matched(baseline, other)
-    base, differences = baseline.loss[ours], other.loss[theirs] - baseline.loss[ours]
+    base = baseline.loss[ours]
+    with np.errstate(invalid="ignore"):  # infinity minus infinity
+        differences = other.loss[theirs] - base
     finite = np.isfinite(differences)
     n_matched, n_nonfinite = ours.size, int((~finite).sum())
     steps, base, differences = baseline.steps[ours][finite], base[finite], differences[finite]
@@ -166,10 +168,11 @@ def _trend(line: Slope | None, last: Level) -> str:
 def _kind(trend: str, early: Level, last: Level) -> str:
     if last.error is None:
         return "unknown"
-    if trend == "growing":
-        return "growing" if last.is_measurable else "none"
+    fallen = abs(early.value) - abs(last.value)
+    if trend == "growing" and last.is_measurable:
+        error = math.hypot(early.error or 0.0, last.error)
+        return "growing" if -fallen > max(_SURE_WITH_TREND * error, RELEVANT_CHANGE * abs(last.value)) else "persistent"
     if early.error is not None and early.is_measurable:
-        fallen = abs(early.value) - abs(last.value)
         is_shrinking = trend == "shrinking" and last.is_measurable
         sure = _SURE_WITH_TREND if is_shrinking else _SURE
         if fallen > max(sure * math.hypot(early.error, last.error), RELEVANT_CHANGE * abs(early.value)):

@@ -150,7 +150,7 @@ def _recovery(band: Band, start: int) -> int:
         n_calm = n_calm + 1 if calm[place] else 0
         if n_calm == CALM:
             return start + place - CALM + 1
-    return start + calm.size - n_calm
+    return int(start + calm.size - n_calm)
 
 
 def _is_unique(band: Band, start: int, stop: int, other: Band | None) -> bool | None:

@@ -172,7 +172,9 @@ def _spikes(pair: Pair, looks: Looks, top: int) -> Iterator[str]:
     own = {id(spike) for spike in signals.own}
     shown.sort(key=lambda entry: (id(entry[1]) not in own, -entry[1].excess, entry[1].first_step))
     kept = sorted(shown[:top], key=lambda entry: (entry[0] != "run", entry[1].first_step, entry[1].series != "loss"))
-    rows = [("  of", "series", "step", "value", "before", "peak", "height", "recovery", "in both")]
+    rows: list[tuple[str, ...]] = [
+        ("  of", "series", "step", "value", "before", "peak", "height", "recovery", "in both")
+    ]
     rows += [(f"  {of}", *_spike_cells(spike)) for of, spike in kept]
     yield from columns(rows, right=(False, False, True, True, True, True, True, True))
     if len(shown) > top:
