@@ -55,7 +55,8 @@ def moment_of(run: Run, findings: Sequence[Finding]) -> Moment:
 def _verdict(findings: Sequence[Finding], candidates: Sequence[tuple[str, str]]) -> str:
     serious = [f for f in findings if f.severity in _SERIOUS]
     if serious:
-        return _named(serious[0]) + (f" ({len(serious) - 1} more findings)" if len(serious) > 1 else "")
+        n_more = len(serious) - 1
+        return _named(serious[0]) + (f" ({n_more} more finding{'s' if n_more > 1 else ''})" if n_more else "")
     if candidates:
         named = some([f"{layer} {tensor}" for layer, tensor in dict.fromkeys(candidates)])
         return f"no error or warning; operands that would suffer in FP8: {named}"
