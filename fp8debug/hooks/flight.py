@@ -20,7 +20,7 @@ from fp8debug.hooks.recorder import Recorder
 from fp8debug.hooks.scalars import DeviceScalar, Scalar
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.training import StepReport
-from fp8debug.hooks.triggers import Fired, Triggers
+from fp8debug.hooks.triggers import WINDOW, Fired, Triggers
 from fp8debug.schema import TABLES
 
 MB = 1 << 20
@@ -49,6 +49,22 @@ class _Step:
     n_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Quoted:
+    """What fired, with what its step reported."""
+
+    fired: Fired
+    report: StepReport
+
+    def message(self, written: str) -> str:
+        """In words, with loss and gradient norm of the step; may wait for a device."""
+        numbers = {"loss": self.report.loss()[0], "gradient norm": self.report.grad_norm()[0]}
+        told = self.fired.message
+        quoted = [f"{n} {v:.6g}" for n, v in numbers.items() if v is not None and not told.startswith(f"the {n}")]
+        at = f" (at {', '.join(quoted)})" if quoted else ""
+        return f"{self.fired.trigger}: {told}{at}; {written}"
+
+
 class FlightRecorder:
     """The steps that wait, and what has left them to be written."""
 
@@ -69,7 +85,7 @@ class FlightRecorder:
         self._n_seen = 0
         self._kept_bytes = self._sampled_bytes = 0
         self._costs: list[float] = []
-        self._next_write = 0
+        self._next_write = self._next_amax_write = 0
         self._unwritten: list[Fired] = []
         self.spent_s = 0.0
         """Time that the step under way has lost to us, the end of the one before included; observers add to it."""
@@ -113,7 +129,9 @@ class FlightRecorder:
         self._measure_cost(finished)
         started_s = time.perf_counter()
         step = _Step(finished.step, self._recorder.take_batch(), row)
-        fired = self._triggers.judge_tensors(step.step, step.batch.rows["tensors"].rows)
+        fired = [
+            _Quoted(one, report) for one in self._triggers.judge_tensors(step.step, step.batch.rows["tensors"].rows)
+        ]
         for name in _AT_ONCE:
             _move(step.batch, self._out, name)
         step.n_bytes = step.batch.n_bytes
@@ -148,28 +166,33 @@ class FlightRecorder:
         self._note_unwritten()
         self._out.extend(self._recorder.take_batch())
 
-    def _judge_numbers(self, *, wait: bool) -> list[Fired]:
+    def _judge_numbers(self, *, wait: bool) -> list[_Quoted]:
         """Judge loss and gradient norm of the steps whose numbers have come to the host."""
         fired = []
         while self._unjudged and (wait or _is_here(self._unjudged[0][1])):
             step, report = self._unjudged.popleft()
-            fired += self._triggers.judge_numbers(step, report.loss()[0], report.grad_norm()[0])
+            found = self._triggers.judge_numbers(step, report.loss()[0], report.grad_norm()[0])
+            fired += [_Quoted(one, report) for one in found]
         return fired
 
-    def _act_on(self, fired: list[Fired]) -> None:
+    def _act_on(self, fired: list[_Quoted]) -> None:
         if not fired:
             return
-        if fired[-1].step < self._next_write:
-            self._unwritten += fired
+        step, by_amax = fired[-1].fired.step, all(one.fired.is_of_amax for one in fired)
+        if step < (self._next_amax_write if by_amax else self._next_write):
+            self._unwritten += (one.fired for one in fired)
             return
         self._note_unwritten()
-        self._next_write = fired[-1].step + self.n_kept_steps
+        self._next_write = step + self.n_kept_steps
+        self._next_amax_write = step + max(self.n_kept_steps, WINDOW)
         written = self._write_ring()
-        for one in fired:
-            message = f"{one.trigger}: {one.message}; {written}"
-            self._recorder.event("trigger", message, step=one.step, layer=one.layer, tensor=one.tensor)
-        where = f" in {fired[0].layer} {fired[0].tensor}" if fired[0].layer else ""
-        self._say(f"fp8debug: trigger {fired[0].trigger} at step {fired[0].step}{where}: {written}")
+        for quoted in fired:
+            one = quoted.fired
+            message = partial(quoted.message, written)
+            self._recorder.event_later("trigger", message, step=one.step, layer=one.layer, tensor=one.tensor)
+        first = fired[0].fired
+        where = f" in {first.layer} {first.tensor}" if first.layer else ""
+        self._say(f"fp8debug: trigger {first.trigger} at step {first.step}{where}: {written}")
 
     def _write_ring(self) -> str:
         """Let all steps go whole; says which."""
@@ -188,7 +211,7 @@ class FlightRecorder:
             self._recorder.event(
                 "trigger",
                 f"{n} more {when} ({first.trigger}: {first.message}), not written: at most one write in "
-                f"{self.n_kept_steps} steps",
+                f"{self.n_kept_steps} steps, and of an amax alone in {max(self.n_kept_steps, WINDOW)}",
                 step=first.step,
                 layer=first.layer,
                 tensor=first.tensor,

@@ -252,6 +252,13 @@ class Recorder:
         """Note a benchmark score that the training gave."""
         self._rows.batch.rows["evals"].append((self._segment, step, self._rank, time.time(), task, score))
 
+    def event_later(
+        self, kind: str, message: Callable[[], str], *, step: int | None, layer: str | None, tensor: str | None
+    ) -> None:
+        """Note something whose words are only known on the writer's thread, where waiting for a device hurts nobody."""
+        head = (self._segment, step, self._rank, time.time(), kind, layer, tensor)
+        self._rows.batch.rows["events"].append_deferred(lambda: (*head, message()))
+
     def add_late_events(self, cells: Callable[[], Iterable[EventCells]]) -> None:
         """Add events that are found on the writer's thread."""
 

@@ -40,6 +40,11 @@ class Fired(NamedTuple):
     tensor: str | None
     message: str
 
+    @property
+    def is_of_amax(self) -> bool:
+        """Whether a tensor alone fired it: such may go on and off for long, and are written more rarely."""
+        return self.trigger.startswith("amax>")
+
 
 class RunningMedian:
     """Median of the last `WINDOW` values."""

@@ -220,7 +220,9 @@ class Flight:
         self.flight._out.extend(self.recorder.take_batch())
         out = self.flight.take_out()
         steps = sorted({row[1] for row in out.rows["errors"].rows})
-        return steps, [(row[1], row[7]) for row in out.rows["events"].rows if row[4] == "trigger"]
+        events = out.rows["events"].to_arrow()
+        rows = [] if events is None else events.to_pylist()
+        return steps, [(row["step"], row["message"]) for row in rows if row["kind"] == "trigger"]
 
 
 def report_of(loss: float, grad_norm: float) -> StepReport:
@@ -343,6 +345,23 @@ def test_numbers_on_their_way_are_not_waited_for() -> None:
     steps, ((step, message),) = flight.written()
     assert (steps, step) == ([0, 1, 2], 1), "one step later"
     assert message == "nan: the loss is nan; steps 0 to 2 written in full"
+
+
+def test_an_amax_that_jumps_for_long_is_written_once_and_quotes_the_step() -> None:
+    flight = Flight("amax>16x,nan")
+    FlightKeeps.patch(flight, 4)
+    loss = Late(3.25)
+    for step in range(40):
+        late = StepReport(losses=[(loss, 1.0)], gradient_norms=[0.5]) if step == 20 else None
+        flight.end(100.0 if step >= 20 and step % 5 == 0 else math.nan if step == 36 else 1.0, late)
+    loss.arrived = True
+    _, events = flight.written()
+    assert [step for step, _ in events] == [20, 25, 36], "what is not finite is not held up"
+    assert events[0][1].startswith(
+        "amax>16x: amax jumped to 100, 100.0 times its median 1 (at loss 3.25, gradient norm 0.5); steps 0 to 20"
+    )
+    assert events[1][1].startswith("3 more from step 25 to 35 (amax>16x: ")
+    assert events[1][1].endswith("not written: at most one write in 4 steps, and of an amax alone in 64")
 
 
 def test_the_training_sees_nothing_of_it(attach: Attach) -> None:
