@@ -42,10 +42,11 @@ Normal = Callable[..., torch.Tensor]
 
 @pytest.fixture
 def replay(tmp_path: Path, request: pytest.FixtureRequest) -> Replay:
-    """A session that samples every step; parametrize it indirectly with further options."""
-    model = nn.Sequential()
-    model.add_module("fc", nn.Linear(2, 2))
+    """A session that samples every step; parametrize it indirectly with further options, and names of `layers`."""
     options: dict[str, Any] = {"recipes": ["current"], "engine": "torch", **getattr(request, "param", {})}
+    model = nn.Module()
+    for layer in options.pop("layers", ("fc",)):
+        model.add_module(layer, nn.Linear(2, 2))
     session = fp8debug.attach(model, run_dir=tmp_path / "run", every=1, quiet=True, **options)
     return Replay(session, tmp_path / "run")
 

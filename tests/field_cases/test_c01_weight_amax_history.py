@@ -23,6 +23,7 @@ def history_of(amax: float, recipe: str = "delayed", n_rolls: int = 1) -> ScaleI
     return ScaleInForce(recipe, E4M3, False, scale, 1 / scale, amax, None, None, n_rolls, None, "ok")
 
 
+@pytest.mark.parametrize("replay", [{"layers": ("large", "tiny")}], indirect=True)
 @pytest.mark.parametrize("n_steps", [1, 3])
 @pytest.mark.parametrize("recipe", ["delayed", "delayed:amax_compute_algo=most_recent", "delayed:margin=1"])
 def test_loaded_weights_are_clipped_or_lost(

@@ -11,7 +11,7 @@ from fp8debug.analysis.diagnosis import diagnose
 if TYPE_CHECKING:
     from tests.field_cases.conftest import Normal, Opened, Replay
 
-DELAYED = {"recipes": ["current", "delayed:amax_history_len=16"]}
+DELAYED = {"recipes": ["current", "delayed:amax_history_len=16"], "layers": ("down_proj",)}
 
 
 @pytest.mark.parametrize("replay", [DELAYED], indirect=True)
@@ -22,7 +22,7 @@ def test_the_spike_is_clipping_and_what_follows_is_not(
     for step in range(36):
         x = normal(64, 64, std=2.5, seed=step).clamp(-10, 10)
         x[0, 0] = 200 if step in spikes else 10
-        replay.observe("x", x, step=step, layer="mlp.down_proj")
+        replay.observe("x", x, step=step, layer="down_proj")
     replay.session.close()
     run = opened()
     findings = diagnose(run)
@@ -36,7 +36,7 @@ def test_the_spike_is_clipping_and_what_follows_is_not(
     assert after == (pytest.approx(-4.32, abs=0.01), pytest.approx(-4.32, abs=0.01), pytest.approx(31.6, abs=0.7))
     (found,) = findings
     assert (found.rule, found.severity) == ("clipping_spike", "warning")
-    assert (found.worst.layer, found.worst.tensor) == ("mlp.down_proj", "x")
+    assert (found.worst.layer, found.worst.tensor) == ("down_proj", "x")
     assert (found.first_step, found.last_step) == (20, 20)
     assert "clipped" in found.message
     numbers = {entry.title: float(entry.value) for entry in found.evidence}
@@ -50,7 +50,7 @@ def test_spikes_that_come_back_are_clipping(replay: Replay, opened: Opened, norm
     for step in range(80):
         x = normal(64, 64, std=2.5, seed=step).clamp(-10, 10)
         x[0, 0] = 200 if step % 20 == 19 else 10
-        replay.observe("x", x, step=step)
+        replay.observe("x", x, step=step, layer="down_proj")
     replay.session.close()
     (found,) = diagnose(opened())
     assert (found.rule, found.severity, found.worst.n_steps) == ("clipping", "error", 4)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ONE = np.float32(1)
 
 
+@pytest.mark.parametrize("replay", [{"layers": ("healthy", "dead")}], indirect=True)
 @pytest.mark.parametrize("recipe", ["static", "delayed:fp8_format=E4M3"])
 def test_the_healthy_one_is_not_told_and_the_dead_one_is(
     recipe: str, replay: Replay, opened: Opened, normal: Normal

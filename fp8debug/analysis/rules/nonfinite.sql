@@ -74,9 +74,21 @@ moments as (
     from reported
     where not isfinite(grad_norm) and not coalesce(skipped, false)
 ),
-origin as (
+firsts as (
     select * from moments
-    order by step, microbatch, pass_order, seq nulls last, rank, layer
+    qualify row_number() over (partition by rank order by step, microbatch, pass_order, seq nulls last, layer) = 1
+),
+placed as (
+    select rank, count(*) as n_before
+    from firsts as f
+    join records as r using (segment, rank, step)
+    where r.seq < f.seq
+    group by rank
+),
+origin as (
+    select * from firsts
+    left join placed using (rank)
+    order by step, microbatch, pass_order, coalesce(n_before, 0), rank
     limit 1
 ),
 reached as (
