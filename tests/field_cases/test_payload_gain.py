@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fp8debug.analysis.diagnosis import Finding, diagnose
-from fp8debug.formats import E4M3, E4M3FNUZ
+from fp8debug.formats import E4M3, E4M3FNUZ, Format
 from fp8debug.hooks.observed import Payload
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def test_the_factor_names_the_mistake(replay: Replay, opened: Opened, normal: No
 
 
 @pytest.mark.parametrize(("fmt", "factor"), [(E4M3FNUZ, 0.5), (E4M3, 2.0)])
-def test_bytes_of_the_other_e4m3(replay: Replay, opened: Opened, normal: Normal, fmt: object, factor: float) -> None:
+def test_bytes_of_the_other_e4m3(replay: Replay, opened: Opened, normal: Normal, fmt: Format, factor: float) -> None:
     w = normal(64, 64)
     dtype, other = torch.float8_e4m3fn, torch.float8_e4m3fnuz
     if factor == 2:
