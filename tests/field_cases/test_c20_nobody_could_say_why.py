@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,7 +12,7 @@ from torch import nn
 import fp8debug
 from fp8debug.analysis.bundle import Bundle, collect
 
-STEPS, LAYERS, WIDTH = 12, 4, 64
+STEPS, LAYERS, WIDTH = 8, 4, 64
 
 
 def train(path: Path, recipe: str, std: float) -> None:
@@ -21,7 +22,7 @@ def train(path: Path, recipe: str, std: float) -> None:
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=std)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
-    options = {"run_dir": path, "every": 1, "engine": "torch", "quiet": True}
+    options: dict[str, Any] = {"run_dir": path, "every": 1, "engine": "torch", "quiet": True}
     with fp8debug.attach(model, recipes=[recipe], emulate=recipe, detail=(), **options):
         for _ in range(STEPS):
             optimizer.zero_grad()
