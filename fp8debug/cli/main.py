@@ -40,7 +40,7 @@ VERBS = (
     Verb("attach", "attach", "Run a training script and record its tensors.", takes_script=True),
     Verb("report", "report", "Say which layers would suffer in FP8, where, and why."),
     Verb("whatif", "whatif", "Say what other scaling recipes would do to the tensors of a run."),
-    Verb("plan", "plan", "Write the cheapest changes that help, in the format of your framework."),
+    Verb("plan", "plan", "Write what to change, in the format of your framework."),
     Verb(
         "verify",
         "verify",

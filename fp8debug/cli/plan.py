@@ -57,10 +57,11 @@ def plan(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file that -o names.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with the plan in it.")] = False,
 ) -> None:
-    """Write the cheapest changes that help, in the format of your framework.
+    """Write what to change, in the format of your framework.
 
-    What a format cannot say is widened to the next larger thing that it can, and said. With --check nothing is made:
-    each entry of a plan is held against the layers of a run or a model.
+    By default that is the cheapest change that helps, for each operand that suffers. What a format cannot say is
+    widened to the next larger thing that it can, and said. With --check nothing is made: each entry of a plan is held
+    against the layers of a run or a model.
 
     Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 3 with --check: an entry matches nothing or too much.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,8 +58,6 @@ def make_plan(run_dir: str | None, wish: Wish, output: str | None, *, force: boo
 
 
 def _planned(run: Run, wish: Wish) -> Planned:
-    from dataclasses import replace
-
     from fp8debug.analysis.plans import export, flops_kept, whole_layers, without_idle
     from fp8debug.analysis.remedies.noise import gemm_flops
     from fp8debug.cli.render.plan import Planned
@@ -78,7 +76,8 @@ def _made(run: Run, wish: Wish) -> tuple[Plan, Fallback | None]:
     from fp8debug.analysis.remedies import fallback, plan_of, search
 
     if wish.target_sqnr_db is None and wish.budget is None:
-        return plan_of(run, search(run, recipe=wish.recipe)), None
+        made = plan_of(run, search(run, recipe=wish.recipe))
+        return (made if made.entries or wish.recipe is None else replace(made, recipe=wish.recipe)), None
     share = None if wish.budget is None else parse_share(wish.budget)
     found = fallback(run, wish.target_sqnr_db, share, recipe=wish.recipe)
     return plan_of(run, (), found), found
@@ -123,13 +122,15 @@ def check_plan(file: str, source: str | None, *, names: str, as_json: bool) -> b
 
 def _check_words(wish: Wish) -> None:
     from fp8debug.analysis.plans import TARGETS
-    from fp8debug.recipes import parse_recipe
+    from fp8debug.recipes import BF16, parse_recipe
 
     if wish.target not in TARGETS:
         near = nearest(wish.target, TARGETS) or list(TARGETS)
         raise UsageError(f"--for {wish.target!r}: did you mean {' or '.join(near)}? Known: {', '.join(TARGETS)}")
-    if wish.recipe is not None:
-        parse_recipe(wish.recipe)
+    if wish.recipe is not None and isinstance(parse_recipe(wish.recipe), BF16):
+        raise UsageError(
+            f"--recipe {wish.recipe}: there is nothing to take out of BF16; expected a recipe in low precision"
+        )
     _names(wish.names)
 
 

@@ -100,6 +100,7 @@ def test_smallest_set(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--budget", "7"], "--budget: got '7'; expected a share of the GEMM FLOPs, such as 5% or 0.05"),
         (["--recipe", "delaid"], "delayed"),
         (["--names", "mine"], "--names 'mine': expected te"),
+        (["--recipe", "bf16"], "--recipe bf16: there is nothing to take out of BF16"),
     ],
 )
 def test_wrong_words(options: list[str], words: str, faulty: str, capsys: pytest.CaptureFixture[str]) -> None:

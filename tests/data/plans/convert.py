@@ -1,4 +1,4 @@
-"""Convert a model with torchao, or through accelerate, as a written plan says; print which layers stayed nn.Linear."""
+"""Convert models with torchao, or through accelerate, as written plans say; print which layers stayed nn.Linear."""
 
 from __future__ import annotations
 
@@ -22,27 +22,30 @@ def build() -> nn.Module:
     return model
 
 
-def main() -> None:
-    """argv: the file of the plan without its ending, then names as JSON."""
+def convert(plan: Any, model: nn.Module) -> list[str]:
+    """Names of the layers that stayed as they were."""
+    from torchao.float8 import convert_to_float8_training
     from torchao.float8.float8_linear import Float8Linear
 
-    plan: Any = __import__(sys.argv[1])
-    converted = []
-    wrapped = nn.Module()
-    wrapped._orig_mod = build()  # as torch.compile names what it wraps
-    for model in (build(), wrapped):
-        if hasattr(plan, "recipe_kwargs"):
-            from accelerate.utils.ao import convert_model_to_fp8_ao
+    if hasattr(plan, "recipe_kwargs"):
+        from accelerate.utils.ao import convert_model_to_fp8_ao
 
-            kwargs = plan.recipe_kwargs(enable_fsdp_float8_all_gather=False)
-            convert_model_to_fp8_ao(model, config=kwargs.config, module_filter_func=kwargs.module_filter_func)
-        else:
-            from torchao.float8 import convert_to_float8_training
+        kwargs = plan.recipe_kwargs(enable_fsdp_float8_all_gather=False)
+        convert_model_to_fp8_ao(model, config=kwargs.config, module_filter_func=kwargs.module_filter_func)
+    else:
+        convert_to_float8_training(model, module_filter_fn=plan.module_filter_fn)
+    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    return [name for name, module in linears if not isinstance(module, Float8Linear)]
 
-            convert_to_float8_training(model, module_filter_fn=plan.module_filter_fn)
-        linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-        converted.append([name for name, module in linears if not isinstance(module, Float8Linear)])
-    print(json.dumps(converted))
+
+def main() -> None:
+    """argv: names of plans' modules and names of layers, each as JSON."""
+    answers = []
+    for name in json.loads(sys.argv[1]):
+        wrapped = nn.Module()
+        wrapped._orig_mod = build()  # as torch.compile names what it wraps
+        answers.append([convert(__import__(name), model) for model in (build(), wrapped)])
+    print(json.dumps(answers))
 
 
 if __name__ == "__main__":
