@@ -26,7 +26,7 @@ def recipe_in_use(run: Run) -> Recipe | None:
     Of several, the one with the most records, or layers.
     """
     texts = [recipe for recipe, _ in run.sql(_FRAMEWORK).fetchall()]
-    emulated = Counter(info.emulated.partition(", only ")[0] for info in run.manifest.layers if info.emulated)
+    emulated = Counter(info.emulated.partition(", ")[0] for info in run.manifest.layers if info.emulated)
     for text in (*texts, *(text for text, _ in emulated.most_common())):
         try:
             recipe = parse_recipe(text)

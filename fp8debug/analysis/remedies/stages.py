@@ -15,7 +15,7 @@ from fp8debug.analysis.remedies.per_tensor import Shifted, blind_operands, measu
 from fp8debug.analysis.remedies.proposals import Proposal, proposals
 from fp8debug.analysis.remedies.remedy import Trial
 from fp8debug.analysis.run import Run
-from fp8debug.recipes import DelayedScaling, Recipe
+from fp8debug.recipes import DelayedScaling, Recipe, TensorRecipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _measured(run: Run, batch: _Batch, operands: Sequence[Operand]) -> _Facts:
             shifted.append(Shifted(recipe, base))
         else:
             recipes[recipe.text] = recipe
-    if batch.source == "framework" and isinstance(batch.recipe, DelayedScaling):
+    if batch.source == "framework" and isinstance(batch.recipe, (DelayedScaling, TensorRecipe)):
         recipes[batch.recipe.text] = batch.recipe
     if not shifted and not recipes:
         return _Facts({}, {}, set())
@@ -107,15 +107,25 @@ def _trials(entry: Affected, facts: _Facts, context: Context) -> Iterator[Trial]
         key = (proposal.recipe.text, *entry.operand)
         if entry.operand in facts.blind:
             yield Trial(proposal.kind, proposal.recipe.text, "unknown", note="no histogram of a step that is wrong")
-        elif is_unlike and proposal.kind in ("history", "most_recent"):
+        elif is_unlike and not _replaces_the_scale(proposal, entry):
             yield _no_answer(proposal)
         else:
             yield judge(entry, proposal, facts.seen.get(key), facts.gaps.get(key), context)
 
 
+def _replaces_the_scale(proposal: Proposal, entry: Affected) -> bool:
+    """Whether it is known what a framework would make of the change that has other scales than its recipe gives.
+
+    A margin and a format follow from the scales that were recorded; current scaling has nothing of them.
+    """
+    return proposal.kind == "current" or (
+        proposal.kind in ("margin", "format") and isinstance(entry.recipe, DelayedScaling)
+    )
+
+
 def _no_answer(proposal: Proposal) -> Trial:
     """Replayed, nothing is wrong with the recipe: the framework has another scale in force."""
-    note = "its scale is not what its recipe gives: another history is no answer to that"
+    note = "its scale is not what its recipe gives: look for the fault in how it is updated"
     return Trial(proposal.kind, proposal.recipe.text, "unknown", note=note)
 
 

@@ -48,13 +48,15 @@ class Courses:
             forced = self._module.ForcedScale(float(scale), recipe, "simulated", n_rolls=step)
             self.run.add(layer, "x", x, step=step, sampled=step in sampled, with_current=False, scales=(forced,))
 
-    def force(self, layer: str, bits_off: float, n_steps: int) -> int:
+    def force(self, layer: str, bits_off: float, n_steps: int, recipe: str = "delayed") -> int:
         """Add x of `layer`, always the same, under a framework's scale that is `bits_off` too large; the last seq."""
         x, seq = self.bell(), -1
         scale = _LARGEST_E4M3 / float(np.abs(x).max()) * 2.0**bits_off
         for step in range(n_steps):
-            forced = self._module.ForcedScale(float(np.float32(scale)), "delayed", "framework", n_rolls=step)
-            seq = self.run.add(layer, "x", x, step=step, scales=(forced,), sampled=step > n_steps - 5)
+            forced = self._module.ForcedScale(float(np.float32(scale)), recipe, "framework", n_rolls=step)
+            seq = self.run.add(
+                layer, "x", x, step=step, scales=(forced,), sampled=step > n_steps - 5, with_current=recipe != "current"
+            )
         return seq
 
 

@@ -132,8 +132,10 @@ def framework(new_courses: Callable[..., Courses]) -> Found:
             courses.run.add_detail("gemms", seq, step=step, gemm="fprop", recipe="current", fmt="E4M3",
                                    other_fmt="E4M3", alternate=False, accumulation="exact", n=64, n_nonfinite=0,
                                    sum_y2=1.0, sum_q2=1.0, sum_yq=1.0, sum_err2=10**-0.5, sum_x2w2=1.0)  # fmt: skip
+    courses.force("four_times", 2, 30, recipe="current")
     with open_run(courses.run.write(), threads=1) as run:
-        return {remedy.layer: remedy for remedy in search(run) if remedy.tensor == "x"}
+        found = (*search(run), *search(run, [("four_times", "x")], recipe="current"))
+    return {remedy.layer: remedy for remedy in found if remedy.tensor == "x"}
 
 
 def test_a_margin_lowers_the_scale_that_the_framework_had(framework: Found, outcomes: Outcomes) -> None:
@@ -150,7 +152,7 @@ def test_a_scale_that_its_recipe_does_not_give_is_no_matter_of_history(framework
         ("margin", "not_enough"), ("history", "unknown"), ("history", "unknown"), ("most_recent", "unknown"),
         ("format", "not_enough"), ("current", "fixes"),
     ]  # fmt: skip
-    assert "not what its recipe gives" in remedy.trials[1].note
+    assert remedy.trials[1].note.startswith("its scale is not what its recipe gives")
     # The frozen scale in the other format: as far off as before.
     assert remedy.trials[4].scale_gap_bits == pytest.approx(-20, abs=1e-6)
 
@@ -162,3 +164,11 @@ def test_a_bad_result_counts_unless_the_other_operand_is_to_blame(framework: Fou
     assert product.note == "result of fprop keeps 5.0 dB, should be above 21.6"
     weight = framework["noisy_weight"].trials[5]
     assert (weight.kind, weight.outcome) == ("current", "fixes")
+
+
+def test_a_format_is_no_answer_to_a_current_scale_that_is_none(framework: Found, outcomes: Outcomes) -> None:
+    remedy = framework["four_times"]
+    assert remedy.present.note.startswith("scale 2.0 bits too large")
+    assert outcomes(remedy)[0] == ("format", "current:fp8_format=E5M2", "unknown")
+    assert remedy.chosen is not None
+    assert remedy.chosen.kind == "layer_bf16"
