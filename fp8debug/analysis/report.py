@@ -69,6 +69,11 @@ class Report:
     """For each candidate that is listed, the cheapest change that mends it."""
 
     @property
+    def untold_problems(self) -> tuple[Problem, ...]:
+        """Problems that no listed finding tells."""
+        return tuple(p for p in self.problems if not any(_tells(finding, p) for finding in self.findings))
+
+    @property
     def n_judged_steps(self) -> int:
         """Most sampled steps that any recipe was judged on."""
         return max((entry.n_steps for entry in self.judged), default=0)
@@ -147,6 +152,13 @@ def _remedy_of(run: Run, operand: tuple[str, str]) -> tuple[Remedy, ...]:
         return search(run, [operand])
     except UsageError:
         return ()
+
+
+def _tells(finding: Finding, problem: Problem) -> bool:
+    """Whether it is about the problem and has one thing to say of it: of several, only the worst is read."""
+    if problem.kind not in finding.problems:
+        return False
+    return len({place.message for place in finding.places}) == 1 or finding.message in problem.message
 
 
 def _verdict(findings: Sequence[Finding], candidates: Sequence[Suspect], *, is_judged: bool) -> str:

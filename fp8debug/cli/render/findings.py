@@ -67,8 +67,7 @@ def _heading(report: Report, looks: Looks) -> str:
 def _what_was_asked(report: Report) -> str:
     run = report.run
     steps = f"{count(run.n_steps, 'step')}, {run.n_sampled_steps:,} of them sampled" if run.n_steps else "no whole step"
-    rules = f"{count(report.rules.n_rules, 'rule')} found nothing"
-    return f"{rules} in {count(report.health.n_operands, 'operand')} and {steps}."
+    return f"No rule found anything in {count(report.health.n_operands, 'operand')} and {steps}."
 
 
 def _rules(report: Report, looks: Looks) -> Iterator[str]:

@@ -126,8 +126,8 @@ def _verdict(report: Report) -> str:
     text = f"{found}; {candidates} for BF16"
     if report.n_watch:
         text += f", {count(report.n_watch, 'operand')} to watch"
-    if report.problems:
-        text += f", {count(len(report.problems), 'problem')}"
+    if report.untold_problems:
+        text += f", {count(len(report.untold_problems), 'problem')}"
     if report.ranks is not None and report.ranks.caveats and not report.n_candidates:
         text += f"; but {escape(_caveats(report.ranks))}"
     return text

@@ -43,8 +43,7 @@ def render_report(report: Report, looks: Looks, *, run_path: str, with_remedies:
 
 
 def _problems(report: Report, looks: Looks, run_path: str) -> Iterator[str]:
-    told = {kind for finding in report.findings for kind in finding.problems}
-    problems = [problem for problem in report.problems if problem.kind not in told]
+    problems = report.untold_problems
     if not problems:
         return
     yield looks.bold(looks.red("PROBLEMS: what went wrong or is missing"))
