@@ -93,7 +93,7 @@ def _alternatives(pattern: str) -> Iterator[tuple[str, str]]:
     """Each alternative as (its text, the pattern with it alone); of the outermost ones, or of one group at the end."""
     for head, inner, tail in _splits(pattern):
         parts = list(_top_level(inner))
-        if len(parts) > 1:
+        if len(parts) > 1 or head:
             yield from ((part, head + part + tail) for part in parts)
             return
     yield pattern, pattern

@@ -171,7 +171,7 @@ def _check_lines(found: Check, looks: Looks, file: str, source: str) -> Iterator
         yield from wrap(f"{len(good) - _SHOWN_CLEAN} more match as meant; --json lists them.", looks.width)
     for problem in found.problems:
         yield ""
-        yield from _wrapped(looks.red("refused"), with_full_stop(problem), looks)
+        yield from _wrapped(looks.red("problem"), with_full_stop(problem), looks, "  ")
     yield ""
     n, left = len(found.paths), found.left
     stay = f"{len(left):,} of {count(n, 'layer')} stay in the recipe of the rest"
@@ -192,8 +192,8 @@ def _rule_lines(rule: CheckedRule, found: Check, looks: Looks) -> Iterator[str]:
         yield from _wrapped(looks.red("no effect"), with_full_stop(rule.note), looks)
 
 
-def _wrapped(label: str, text: str, looks: Looks) -> Iterator[str]:
-    yield from wrap(f"{label}: {escape(text)}" if text else label, looks.width, indent="    ")
+def _wrapped(label: str, text: str, looks: Looks, indent: str = "    ") -> Iterator[str]:
+    yield from wrap(f"{label}: {escape(text)}" if text else label, looks.width, indent=indent)
 
 
 def _names(names: tuple[str, ...], found: Check) -> str:
