@@ -19,7 +19,7 @@ def bundle_text(bundle: Bundle, target: Path, n_bytes: int, *, width: int) -> st
     moment = bundle.moment
     held = [count(bundle.n_findings, "finding"), f"histograms of {count(bundle.n_histograms, 'tensor')}"]
     around = f" around step {moment.step} ({moment.why})" if moment.step is not None and bundle.n_histograms else ""
-    lines += wrap(f"Inside: {' and '.join(held)}{around}, all scales and errors, loss and events.", width)
+    lines += wrap(f"Inside: {' and '.join(held)}{around}; scales, errors, loss and events.", width)
     if bundle.lost:
         text = f"Opened again, it does not show all findings of {', '.join(bundle.lost)}: findings.json has them."
         lines += wrap(text, width)

@@ -146,7 +146,7 @@ def _takes(origin: Origin) -> str:
 def _layers(check: InferenceCheck, looks: Looks) -> list[str]:
     worst = sorted(check.layers, key=_own)[:MAX_LAYERS]
     shown = [layer for layer in check.layers if layer in worst]
-    title = "Layers in the order in which they run, SQNR of their outputs in dB"
+    title = "Layers in order, SQNR of their outputs in dB"
     if len(shown) < len(check.layers):
         title += f"; the {len(shown)} of {len(check.layers)} that err most"
     rows = [["", "own x and w", "own w", "gathered", "gathered, w"]]
