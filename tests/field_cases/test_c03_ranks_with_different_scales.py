@@ -97,9 +97,15 @@ def test_what_is_no_fault(found: Found) -> None:
             run.add("data parallel", "x", piece(rank, amax), step=0, rank=rank, scales=scaled(amax))
             run.add("simulated", "x", piece(rank, amax), step=0, rank=rank, shard=f"{rank + 1}/2",
                     scales=scaled(amax, "delayed", "simulated"))  # fmt: skip
+            # Two groups of two, each with a batch of its own and a scale that is reduced within it.
+            for group in (0, 2):
+                run.add("groups", "x", piece(rank, amax), step=0, rank=group + rank, shard=f"{rank + 1}/2",
+                        scales=scaled(4.0 + group, "current"))  # fmt: skip
+                run.add("copies", "x", piece(group, 1.0 + group), step=0, rank=group + rank, replica_of=group,
+                        scales=scaled(4.0 + group, "current"))  # fmt: skip
             run.add("reduced", "x", piece(rank, amax), step=0, rank=rank, shard=f"{rank + 1}/2", scales=scaled(4.0))
 
-    assert found(fill, 2) == {}
+    assert found(fill, 4) == {}
 
 
 def test_weights_that_each_rank_multiplies_alone(found: Found) -> None:

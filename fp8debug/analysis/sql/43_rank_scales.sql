@@ -22,21 +22,34 @@ one_each as (
     where scale > 0 and isfinite(scale)
     group by all
 ),
+numbered as (
+    -- Under data parallelism there are several such tensors: the first holders of each piece have one, and so on.
+    select
+        *,
+        count(*) over (
+            partition by segment, step, microbatch, call, pass, layer, tensor, recipe, fmt, is_by_amax, owner
+        ) > 1 as is_replicated,
+        dense_rank() over (
+            partition by segment, step, microbatch, call, pass, layer, tensor, recipe, fmt, is_by_amax, shard
+            order by owner
+        ) as tensor_number
+    from one_each
+),
 compared as (
     select
-        segment, step, microbatch, call, pass, layer, tensor, recipe, fmt, is_by_amax,
+        segment, step, microbatch, call, pass, layer, tensor, recipe, fmt,
         count(distinct owner) as n_pieces, count(*) as n_ranks, bool_or(shard is not null) as is_cut,
         list(rank order by rank) as ranks, list(scale order by rank) as scales, max(scale) / min(scale) as ratio,
         -- Rows that are cut are gathered before the GEMM; along the contraction each rank keeps its own part.
         tensor in ('x', 'dy') and not bool_or(regexp_matches(placement, 'shard\([1-9]')) as is_gathered
-    from one_each
-    where shard is not null or owner <> rank
-       or exists (from one_each as o where o.owner = one_each.rank and o.rank <> one_each.rank)
-    group by segment, step, microbatch, call, pass, layer, tensor, recipe, fmt, is_by_amax
+    from numbered
+    where shard is not null or is_replicated
+    group by
+        segment, step, microbatch, call, pass, layer, tensor, recipe, fmt, is_by_amax, tensor_number, shard is null
     having n_ranks > 1
 )
 select
-    * exclude (is_cut, is_gathered, n_pieces, is_by_amax),
+    * exclude (is_cut, is_gathered, n_pieces),
     case
         when not is_cut or n_pieces = 1 then 'replica'
         when is_gathered or recipe like 'delayed%' then 'gathered'
