@@ -9,7 +9,7 @@ from fp8debug.analysis.remedies.in_use import recipe_in_use
 from fp8debug.analysis.remedies.measured import Count, Measured, Operand
 from fp8debug.analysis.remedies.passes import gap_counts
 from fp8debug.analysis.remedies.per_tensor import measure
-from fp8debug.analysis.remedies.recorded import blocks
+from fp8debug.analysis.remedies.recorded import attach_command, blocks
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.suspects import Verdict, suspects
 from fp8debug.analysis.whatif import default_recipes
@@ -65,8 +65,8 @@ def affected(run: Run, operands: Sequence[Operand] | None, recipe: Recipe | None
     if operands is None:
         if isinstance(in_use, BlockRecipe) and not found:
             raise Fp8DebugError(
-                f"the layers compute in {in_use.text}, and what that costs their operands was not recorded; record it "
-                f"with `fp8debug attach --detail blocks,gemms --recipe {in_use.text} ...`"
+                f"what {in_use.text} costs the operands was not recorded in {run.path}; record it with "
+                + attach_command(run, in_use.text)
             )
         return [entry for entry in found.values() if entry.is_wrong]
     base = in_use or next((entry.recipe for entry in found.values()), default_recipes(run)[0])

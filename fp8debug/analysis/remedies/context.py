@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fp8debug.analysis.remedies.measured import Measured
-from fp8debug.analysis.remedies.recorded import GemmResult, blocks, gemms, recorded_recipes
+from fp8debug.analysis.remedies.recorded import GemmResult, attach_command, blocks, gemms, recorded_recipes
 from fp8debug.analysis.run import Run
 from fp8debug.blocks import GEMMS
 from fp8debug.recipes import BlockRecipe, parse_recipe
+
+BLOCK_KINDS = ("block", "mxfp8")
+"""Block recipes that are tried, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,8 @@ class Context:
     """Facts about the layers of a search."""
 
     thresholds: dict[str, float]
+    commands: dict[str, str]
+    """By kind of block recipe, what would record it."""
     block_recipes: tuple[str, ...]
     """Those recorded."""
     blocks: dict[tuple[str, str, str, str], Measured]
@@ -62,6 +67,7 @@ def gather(run: Run, layers: Sequence[str]) -> Context:
     ).fetchall()
     return Context(
         run.thresholds,
+        {kind: attach_command(run, kind) for kind in BLOCK_KINDS},
         block_recipes,
         blocks(run, layers, block_recipes),
         gemms(run, layers, recorded_recipes(run, "gemms")),

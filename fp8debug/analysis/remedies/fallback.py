@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fp8debug.analysis.remedies.in_use import recipe_in_use
 from fp8debug.analysis.remedies.noise import LayerNoise, layer_noise
+from fp8debug.analysis.remedies.recorded import attach_command
 from fp8debug.analysis.remedies.smallest import Share, best_within, fewest_layers
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.suspects import suspects
@@ -70,7 +71,7 @@ def fallback(
     if not known:
         raise Fp8DebugError(
             f"nothing is known of the GEMMs of {run.path} under {chosen.text}; record x, w and dy with "
-            f"`fp8debug attach --recipe {chosen.text} ...`"
+            + attach_command(run, chosen.text)
         )
     shares = [Share(entry.layer, entry.flops, entry.flops * (entry.nsr or 0.0)) for entry in known]
     picked, reached, notes = _pick(shares, math.fsum(entry.flops for entry in noise), target_sqnr_db, budget)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fp8debug.analysis.remedies.measured import Count, Measured
 from fp8debug.analysis.run import Run
+from fp8debug.config import DETAILS
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +95,11 @@ def recorded_recipes(run: Run, table: str) -> tuple[str, ...]:
     """Recipes that `blocks` or `gemms` has rows of."""
     rows = run.sql(f"select distinct recipe from {table} where not alternate order by recipe").fetchall()
     return tuple(recipe for (recipe,) in rows)
+
+
+def attach_command(run: Run, recipe: str) -> str:
+    """What records operands in blocks, and results, under a recipe; what is recorded by default is not asked for."""
+    details = run.manifest.options.get("detail", DETAILS)
+    missing = [detail for detail in ("blocks", "gemms") if detail not in details]
+    words = f" --detail {','.join([*details, *missing])}" if missing else ""
+    return f"`fp8debug attach{words} --recipe {recipe} ...`"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from fp8debug.analysis.remedies.affected import Affected, affected
-from fp8debug.analysis.remedies.context import Context, gather, gemms_reading
+from fp8debug.analysis.remedies.context import BLOCK_KINDS, Context, gather, gemms_reading
 from fp8debug.analysis.remedies.judge import bad_results, measured_results, shortfall, trial_of
 from fp8debug.analysis.remedies.measured import Measured, Operand
 from fp8debug.analysis.remedies.remedy import Remedy, Trial
@@ -14,8 +14,6 @@ from fp8debug.analysis.remedies.stages import is_fixed, per_tensor_trials
 from fp8debug.analysis.run import Run
 from fp8debug.plans import BF16
 from fp8debug.recipes import Recipe, parse_recipe
-
-_BLOCK_KINDS = ("block", "mxfp8")
 
 
 def search(
@@ -69,7 +67,7 @@ def _dearer_trials(entry: Affected, context: Context) -> Iterator[Trial]:
     halves: dict[str, str] = {}
     if len(entry.failing_gemms) == 1 and len(gemms_reading(entry.tensor)) > 1:
         halves[entry.recipe.text] = entry.failing_gemms[0]
-    for kind in _BLOCK_KINDS:
+    for kind in BLOCK_KINDS:
         if kind == entry.recipe.kind or (kind == "block" and entry.recipe.kind == "mxfp8"):
             continue
         for trial in _block_trials(kind, entry, context, halves):
@@ -86,7 +84,7 @@ def _dearer_trials(entry: Affected, context: Context) -> Iterator[Trial]:
 def _block_trials(kind: str, entry: Affected, context: Context, halves: dict[str, str]) -> Iterator[Trial]:
     recipes = [text for text in context.block_recipes if parse_recipe(text).kind == kind]
     if not recipes:
-        yield Trial(kind, kind, "not_recorded", note=f"record it: `fp8debug attach --recipe {kind} ...`")
+        yield Trial(kind, kind, "not_recorded", note=f"record it: {context.commands[kind]}")
     for text in recipes:
         seen = _in_blocks(text, entry, context)
         if not seen:
