@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,18 @@ import pytest
 
 from fp8debug import metrics
 from fp8debug.analysis import open_run
+from fp8debug.analysis.diagnosis import Place, Rule, RuleBook, diagnose, load_rules
 from fp8debug.analysis.listing import views_with_columns
 from fp8debug.analysis.thresholds import THRESHOLDS
 from fp8debug.cli.main import VERBS
 from fp8debug.formats import FORMATS
 from fp8debug.recipes import CurrentScaling
 from fp8debug.rundir import Manifest, RunDir
+from fp8debug.settings import load_rule_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+RULE_PAGES = sorted((ROOT / "docs" / "rules").glob("*.md"))
 
 
 def blocks(language: str) -> Iterator[tuple[str, str]]:
@@ -57,7 +61,7 @@ def test_every_column_of_every_view_has_a_meaning(tmp_path: Path) -> None:
     assert [f"{view.name}.{column.name}" for view in views for column in view.columns if not column.meaning] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *RULE_PAGES], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if target.startswith("https://"):
@@ -75,6 +79,31 @@ def test_sql_examples_run(tmp_path: Path) -> None:
     with open_run(tmp_path) as run:
         for _, text in examples:
             run.sql(text.strip().rstrip(";")).fetchall()
+
+
+def test_the_rule_of_the_diagnosis_page_works(tmp_path: Path) -> None:
+    """Written down as the page tells, it is asked."""
+    (rule,) = [text for _, text in blocks("text") if text.startswith("-- A weight with an element")]
+    (settings,) = [text for _, text in blocks("toml") if "loud_weights" in text]
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "loud_weights.sql").write_text(rule)
+    (tmp_path / "fp8debug.toml").write_text(settings)
+    book = load_rules(load_rule_settings(environment={}, folder=tmp_path))
+    assert book["loud_weights"].arguments == {"largest": 2.0}
+    RunDir(tmp_path).write_manifest(Manifest(run_id="docs", command=[], created_at=""))
+    with open_run(tmp_path) as run:
+        assert diagnose(run, RuleBook((book["loud_weights"],))) == ()
+
+
+def test_the_diagnosis_page_explains_keys_and_columns_of_rules() -> None:
+    page = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+    told = {
+        name for cell in re.findall(r"^\| (`.+?`) \|", page, re.MULTILINE) for name in re.findall(r"`([^`]+)`", cell)
+    }
+    columns = {name for name in Place.__slots__ if name != "message"} | {"severity", "confidence", "needs", "cause"}
+    not_written = {"name", "meaning", "sql", "values", "user_severity", "file", "changes", "enabled"}
+    keys = {field.name for field in fields(Rule)} - not_written - {"parameters", "evidence"}
+    assert sorted((columns | keys | {"[parameters.NAME]", "[[evidence]]"}) - told) == []
 
 
 def test_python_examples_compile() -> None:

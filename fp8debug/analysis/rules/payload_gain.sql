@@ -6,6 +6,7 @@ priority = 6
 only_if = ["exists (from stored.tensors where contains(dtype, '_'))", "exists (from checked_payloads where differs)"]
 sentence = "what the GEMM reads is {gain:.3g} times the tensor{why_so}"
 advice = "Compare how the codes were made with how they are read: format, scale or its inverse, and whose scale it is; `fp8debug sql` shows both in the view payload_checks."
+symptom = "the loss is offset from the start, or a layer's output is twice, half or 448/240 times what it should be"
 why = """
 The codes that a GEMM reads, times the factor that it multiplies them with, should be the tensor again. When they are not, it is nearly \
 always by one factor, and the factor tells the mistake: 2 or 1/2 is E4M3FN against E4M3FNUZ, 448/240 or 448/57344 a scale made for another \

@@ -7,6 +7,7 @@ only_if = ["exists (from stored.tensors where contains(dtype, '_'))"]
 sentence = "bytes unchanged but scale changed: from step {first_step}, micro-batch {microbatch} on, {effect}"
 advice = """Make the cast anew whenever its scale changes, or keep the scale with the bytes: look at caches of FP8 weights (such as Transformer \
 Engine's is_first_microbatch) and at what updates the scale between their uses."""
+symptom = "gradient accumulation in FP8 does worse than the same batch at once"
 why = """
 A low-precision copy is only worth anything with the scale that it was made with. Where the bytes are kept, say over the micro-batches of a \
 step, and the scale is updated in between, every value comes back multiplied by the ratio of the two scales. The cosine with the right \

@@ -6,6 +6,7 @@ priority = 7
 only_if = ["exists (from stored.wsample)", "exists (from checked_payloads where tensor = 'w' and sqnr_db is not null)"]
 sentence = "{what}"
 advice = "Make the low-precision copy anew after each optimizer step: look for a cache of FP8 weights that does not see the update (its key, `is_first_microbatch`, a version counter)."
+symptom = "FP8 learns more slowly than BF16, or parameters seem frozen for some steps"
 why = """
 Frameworks keep FP8 copies of weights so that they need not be cast for every micro-batch. When the copy outlives the optimizer step, the \
 model computes with the weights of an earlier step: the loss falls more slowly, or the training diverges late, and no scale, overflow or \

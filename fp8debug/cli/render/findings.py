@@ -125,6 +125,7 @@ def _sure(finding: Finding) -> str:
 
 
 def _in_short(finding: Finding, looks: Looks) -> Iterator[str]:
-    known = "; ".join(filter(None, (where(finding), since(finding), escape(finding.needs or ""))))
+    needs = f"to know: {escape(finding.needs)}" if finding.needs else ""
+    known = "; ".join(filter(None, (where(finding), since(finding), needs)))
     text = f"- {finding.severity}: {escape(finding.message)}{f' ({known})' if known else ''}: {escape(finding.page)}"
     yield from wrap(text, looks.width, hanging="  ", break_long=True)
