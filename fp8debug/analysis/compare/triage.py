@@ -12,23 +12,25 @@ import numpy as np
 
 from fp8debug.analysis.compare.levels import robust_deviation
 from fp8debug.analysis.run import Run, open_run
+from fp8debug.recipes import parse_recipe
 from fp8debug.rundir import LayerInfo
 
-LOOKBACK = 20
-"""Steps before the anomaly in which a departure is taken for its forerunner; 5 % of the run where that is more."""
+LOOKBACK, MAX_LOOKBACK = 20, 200
+"""Steps before the anomaly in which a departure is taken for its forerunner: 5 % of the run, within these."""
 HISTORY = 64
 """Records before one that make its band."""
 MIN_HISTORY = 8
 REACH = 6.0
 
 # Least departure that counts, and what counts where there are fewer than MIN_HISTORY records: in bits or dB.
-_LEAST = {"amax": (1.0, math.log2(3.0)), "scale_gap_bits": (0.5, math.log2(3.0)), "sqnr_db": (3.0, 6.0)}
+_LEAST = {"amax": (1.0, math.log2(3.0)), "scale_gap_bits": (0.5, math.log2(3.0)), "db_lost": (3.0, 6.0)}
 
 _AMAX = """
 select layer, tensor, step, min(seq) as seq, max(amax)::double as value, bool_or(n_nan + n_posinf + n_neginf > 0) as bad
 from tensors
 where step <= $step and is_judged_pass(pass)
 group by layer, tensor, step
+qualify row_number() over (partition by layer, tensor order by step desc) <= $most
 order by layer, tensor, step
 """
 # What the framework used, or the emulation, tells more than what a simulation beside it would have used.
@@ -42,9 +44,9 @@ with ranked as (
 ),
 chosen as (select * from ranked qualify place = min(place) over (partition by layer, tensor))
 select
-    layer, tensor, recipe, source, step, min(seq) as seq, max(scale_gap_bits)::double as gap,
-    min(sqnr_db)::double as sqnr, bool_or(hit_sqnr or hit_gain or hit_gap or hit_underflow) as hit,
-    max(healthy_sqnr_db)::double as healthy
+    layer, tensor, recipe, case when recipe = $emulated then 'emulated' else source end as source, step,
+    min(seq) as seq, max(scale_gap_bits)::double as gap, max(db_lost)::double as lost,
+    bool_or(hit_sqnr or hit_gain or hit_gap or hit_underflow) as hit
 from chosen
 group by layer, tensor, recipe, source, step
 order by layer, tensor, recipe, step
@@ -58,16 +60,17 @@ class Departure:
     layer: str
     tensor: str
     measure: str
-    """nonfinite | amax | scale_gap_bits | sqnr_db | unhealthy: beyond what is healthy, at every step looked at"""
+    """nonfinite | amax | scale_gap_bits | db_lost: below a healthy SQNR | unhealthy: so at every step looked at"""
     recipe: str | None
     """Whose scale it is about; None: it is about the values themselves."""
     source: str | None
+    """framework | payload | emulated | simulated: beside what the training really did"""
     step: int
     seq: int
     """Order of observation: of departures at one step the first is nearest to the cause."""
     value: float | None
     usual: float | None
-    """Median of its own records before, or what is healthy; None: there were none."""
+    """Median of its own records before; None: there were none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ class _Point:
 
 
 _Key = tuple[str, str, str, str | None, str | None]
+_Seen = tuple[str, str, int, int, float | None, bool | None]
+_Judged = tuple[str, str, str, str, int, int, float | None, float | None, bool]
 
 
 def triage(run_path: Path, step: int, n_steps: int, top: int = 10) -> Triage:
@@ -110,16 +115,16 @@ def triage(run_path: Path, step: int, n_steps: int, top: int = 10) -> Triage:
     Raises:
         Fp8DebugError: the run cannot be read.
     """
-    first = step - max(LOOKBACK, n_steps // 20)
+    first = step - min(MAX_LOOKBACK, max(LOOKBACK, n_steps // 20))
     with open_run(run_path) as run:
-        emulated = str(run.manifest.options.get("emulate") or "")
-        rows = run.sql(_AMAX, step=step).fetchall()
+        emulated = run.manifest.options.get("emulate")
+        rows = run.sql(_AMAX, step=step, most=HISTORY + MAX_LOOKBACK).fetchall()
         operands = {(layer, tensor) for layer, tensor, *_ in rows}
         if not any(seen >= first for _, _, seen, *_ in rows):
             return Triage("not_recorded", step, capture_layers=_layers(run))
         found = list(_nonfinite(rows, first))
         series = _amaxes(rows)
-        evidence = run.sql(_EVIDENCE, step=step, emulated=emulated).fetchall()
+        evidence = run.sql(_EVIDENCE, step=step, emulated=parse_recipe(emulated).text if emulated else "").fetchall()
     for key, points in [*series.items(), *_errors(evidence).items()]:
         departure = _departure(key, points, first)
         if departure is not None:
@@ -130,13 +135,13 @@ def triage(run_path: Path, step: int, n_steps: int, top: int = 10) -> Triage:
     return Triage(status, step, max(0, first), len(operands), len(departures), departures[:top])
 
 
-def _nonfinite(rows: Iterable[tuple[str, str, int, int, float | None, bool | None]], first: int) -> Iterator[Departure]:
+def _nonfinite(rows: Iterable[_Seen], first: int) -> Iterator[Departure]:
     for layer, tensor, step, seq, _, bad in rows:
         if bad and step >= first:
             yield Departure(layer, tensor, "nonfinite", None, None, step, seq, None, None)
 
 
-def _amaxes(rows: Iterable[tuple[str, str, int, int, float | None, bool | None]]) -> Mapping[_Key, list[_Point]]:
+def _amaxes(rows: Iterable[_Seen]) -> Mapping[_Key, list[_Point]]:
     series: dict[_Key, list[_Point]] = defaultdict(list)
     for layer, tensor, step, seq, value, _ in rows:
         if value is not None and value > 0:
@@ -144,15 +149,14 @@ def _amaxes(rows: Iterable[tuple[str, str, int, int, float | None, bool | None]]
     return series
 
 
-def _errors(evidence: Iterable[tuple[str, str, str, str, int, int, float | None, float | None, bool, float]],
-            ) -> Mapping[_Key, list[_Point]]:  # fmt: skip
-    """Scale gaps as they are, SQNR with its sign turned: in both, up is worse."""
+def _errors(evidence: Iterable[_Judged]) -> Mapping[_Key, list[_Point]]:
+    """Scale gaps, and dB below a healthy SQNR: in both, up is worse."""
     series: dict[_Key, list[_Point]] = defaultdict(list)
-    for layer, tensor, recipe, source, step, seq, gap, sqnr, _, _ in evidence:
+    for layer, tensor, recipe, source, step, seq, gap, lost, _ in evidence:
         if gap is not None:
             series[layer, tensor, "scale_gap_bits", recipe, source].append(_Point(step, seq, gap))
-        if sqnr is not None:
-            series[layer, tensor, "sqnr_db", recipe, source].append(_Point(step, seq, -sqnr))
+        if lost is not None:
+            series[layer, tensor, "db_lost", recipe, source].append(_Point(step, seq, lost))
     return series
 
 
@@ -167,8 +171,8 @@ def _departure(key: _Key, points: list[_Point], first: int) -> Departure | None:
         usual = float(np.median(before))
         if point.value - usual <= _reach(measure, before):
             continue
-        # A scale below the ideal one clips nothing, whatever it was before.
-        if measure == "scale_gap_bits" and point.value <= _LEAST[measure][0]:
+        # A scale below the ideal one clips nothing, and an SQNR near the healthy one is fine, whatever it was before.
+        if measure != "amax" and point.value <= _LEAST[measure][0]:
             continue
         return Departure(
             layer, tensor, measure, recipe, source, point.step, point.seq,
@@ -185,26 +189,24 @@ def _reach(measure: str, before: np.ndarray[tuple[int], np.dtype[np.float64]]) -
 
 
 def _shown(measure: str, value: float) -> float:
-    return 2.0**value if measure == "amax" else -value if measure == "sqnr_db" else value
+    return 2.0**value if measure == "amax" else value
 
 
-def _unhealthy(
-    evidence: Iterable[tuple[str, str, str, str, int, int, float | None, float | None, bool, float]], first: int
-) -> Iterator[Departure]:
+def _unhealthy(evidence: Iterable[_Judged], first: int) -> Iterator[Departure]:
     """Operands beyond the limits of the candidate rule at every step looked at: they have no band to leave."""
-    by_operand: dict[tuple[str, str, str, str], list[tuple[int, int, float | None, bool, float]]] = defaultdict(list)
-    for layer, tensor, recipe, source, step, seq, _, sqnr, hit, healthy in evidence:
+    by_operand: dict[tuple[str, str, str, str], list[tuple[int, int, float | None, bool]]] = defaultdict(list)
+    for layer, tensor, recipe, source, step, seq, _, lost, hit in evidence:
         if step >= first:
-            by_operand[layer, tensor, recipe, source].append((step, seq, sqnr, hit, healthy))
+            by_operand[layer, tensor, recipe, source].append((step, seq, lost, hit))
     for (layer, tensor, recipe, source), rows in by_operand.items():
-        if all(hit for _, _, _, hit, _ in rows):
-            step, seq, sqnr, _, healthy = rows[0]
-            yield Departure(layer, tensor, "unhealthy", recipe, source, step, seq, sqnr, healthy)
+        if all(hit for _, _, _, hit in rows):
+            step, seq, lost, _ = rows[0]
+            yield Departure(layer, tensor, "unhealthy", recipe, source, step, seq, lost, None)
 
 
 def _first_of_each(found: Iterable[Departure]) -> tuple[Departure, ...]:
     """One an operand, its first; of several at one step what was not finite, then its order in the table above."""
-    order = ("nonfinite", "scale_gap_bits", "sqnr_db", "amax", "unhealthy")
+    order = ("nonfinite", "scale_gap_bits", "db_lost", "amax", "unhealthy")
     chosen: dict[tuple[str, str], Departure] = {}
     for departure in sorted(found, key=lambda one: (one.step, one.seq, order.index(one.measure))):
         chosen.setdefault((departure.layer, departure.tensor), departure)

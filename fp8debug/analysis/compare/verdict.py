@@ -182,6 +182,7 @@ def departure_text(one: Departure) -> str:
     usual = "" if one.usual is None else f", usually {one.usual:.3g}"
     under = f" under {one.recipe}" if one.recipe else ""
     simulated = " (simulated)" if one.source == "simulated" else ""
+    lost = "" if one.value is None else f"{one.value:.1f} dB lost{usual}"
     match one.measure:
         case "nonfinite":
             return f"{place}: NaN or infinite values"
@@ -189,10 +190,9 @@ def departure_text(one: Departure) -> str:
             return f"{place}: amax {one.value:.3g}{usual}"
         case "scale_gap_bits":
             return f"{place}: scale {one.value:+.1f} bits above the ideal one{usual}{under}{simulated}"
-        case "sqnr_db":
-            return f"{place}: SQNR {one.value:.1f} dB{usual}{under}{simulated}"
-    healthy = "" if one.value is None else f", SQNR {one.value:.1f} dB where {one.usual:.1f} is healthy"
-    return f"{place}: beyond the limits{healthy}{under}{simulated}"
+        case "db_lost":
+            return f"{place}: {lost}{under}{simulated}"
+    return f"{place}: beyond what is healthy at every step looked at{lost and ', '}{lost}{under}{simulated}"
 
 
 def _scores(scores: Scores, signals: Signals) -> Iterator[str]:

@@ -141,8 +141,9 @@ def _gap(pair: Pair, looks: Looks) -> Iterator[str]:
         ("  first quarter", _signed(gap.early), ""),
     ]
     yield from columns(rows)
-    if gap.slope is not None:
-        yield f"  {gap.trend} in the second half: {_signed(gap.slope)} per 1,000 steps"
+    if gap.slope is not None and gap.first_step is not None and gap.last_step is not None:
+        moved = gap.slope / 1000 * (gap.last_step - gap.first_step) / 2
+        yield f"  {gap.trend} in the second half, over which a line through it moves by {_signed(moved)}"
     yield f"  single steps differ by up to {gap.largest_difference:.3g}"
     if len(gap.points) > 1:
         yield f"  {_drawn(gap, looks)}"
