@@ -2,8 +2,10 @@
 /*
 severity = "error"
 priority = 41
+only_if = ["exists (from stored.blocks)"]
 sentence = "under {recipe} the values that {gemm} reads come back multiplied by {gain:.3g}"
 advice = "Compare the block scales that the cast used with those that the GEMM reads: layout, orientation and rounding to a power of two."
+symptom = "the loss is worse from the first step under a block recipe"
 why = """
 As for whole tensors, rounding alone keeps the factor by which values come back within 1/17 of 1 in E4M3 and 1/9 in E5M2. Beyond it block
 scales were rounded up without casting again, read in the other orientation, or clip: a block scale rounded to the nearest power of two

@@ -4,6 +4,7 @@ severity = "warning"
 priority = 22
 sentence = "at step {first_step} the scale under {recipe} is {scale_gap_bits:.1f} bits too large{lost}"
 advice = "Look at the amax of this operand over the run and at loss and gradient norm of that step; current scaling has no such spikes, a margin makes them smaller."
+symptom = "a loss spike late in training, or divergence after many good steps"
 why = """
 Delayed scaling takes its scale from the past. When an outlier appears that is several times the largest of the history, it is clipped in that
 step: few values, so that the overflow share stays below any threshold, but they carry the tensor. Late in long trainings such spikes of the input

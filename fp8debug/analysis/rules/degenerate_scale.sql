@@ -3,8 +3,12 @@
 severity = "watch"
 confidence = "certain"
 priority = 15
+only_if = [
+    "exists (from degenerate_operands) or exists (from stored.scales where source = 'framework' and (scale <= 0 or not isfinite(scale)))",
+]
 sentence = "{what}"
 advice = "Put a lower bound on the amax (1e-12 is usual) and cap the scale at the largest finite FP32 value; then ask why the tensor is almost zero."
+symptom = "Inf or NaN where a tensor is almost zero"
 why = """
 The scale is the format's maximum over the amax. For an amax below 1.3e-36 in E4M3 (1.7e-34 in E5M2) that overflows FP32, and an infinite scale
 turns zeros into NaN: 0 times infinity. Such a tensor is labelled DEGENERATE and not judged by its underflow: it is zero for every practical

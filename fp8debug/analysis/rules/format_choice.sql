@@ -3,8 +3,10 @@
 severity = "note"
 confidence = "likely"
 priority = 70
+only_if = ["exists (from operands where level = 'hit' and is_persistent)"]
 sentence = "under {recipe} {fmt} keeps {sqnr_db:.1f} dB, and {other_fmt}, recorded beside it, {other_sqnr_db:.1f} dB with {other_underflow_percent:.2g} % underflow"
 advice = "Try the other format for this operand: `fp8debug plan` writes it for your framework where that can choose formats by tensor."
+symptom = "gradients lose more in one FP8 format than in the other"
 why = """
 E5M2 has range, E4M3 has precision, and which one a gradient needs is decided by the tensor. So SQNR and underflow are read together: a format is
 only called better where both are fine, SQNR above the worst case of rounding and underflow within its bound. It is a note beside the finding that

@@ -3,8 +3,10 @@
 severity = "error"
 confidence = "certain"
 priority = 12
+only_if = ["exists (from stored.scales where source = 'framework')", "exists (from doubtful_scales)"]
 sentence = "{what}"
 advice = "Find out why this amax is not reduced: under activation checkpointing, a recompute outside the FP8 context leaves gradient amaxes out; update the framework, or use current scaling."
+symptom = "training in FP8 is unstable with activation checkpointing; gradients seem to vanish"
 why = """
 Under delayed scaling the framework keeps the last amaxes of each operand and recomputes the scale from them. This rule recomputes it from the
 amaxes that were recorded, as the recipe says (window, algorithm, margin), and compares. A scale is right if the largest or the last amax, of

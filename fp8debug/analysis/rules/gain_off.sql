@@ -2,8 +2,10 @@
 /*
 severity = "error"
 priority = 40
+only_if = ["exists (from operands where level = 'hit' and is_persistent)"]
 sentence = "under {recipe} the values come back multiplied by {gain:.3g}"
 advice = "Compare the scale that the cast used with the one that the GEMM was given: gain 0.5, 2 or 8 names the factor between them."
+symptom = "the loss is worse from the first step although cosine similarity is above 0.999"
 why = """
 The gain is the factor by which values come back after the cast: sum(x q) / sum(x x). Rounding alone keeps it within 1/17 of 1 in E4M3 and
 1/9 in E5M2, whatever the tensor; healthy tensors show 1.00. A gain of 0.25, 0.5, 2 or 8 is a scale that was applied on one side only; a gain

@@ -2,8 +2,10 @@
 /*
 severity = "warning"
 priority = 55
+only_if = ["exists (from stored.gemms)"]
 sentence = "under {recipe} the result of {gemm} is off by more than rounding: {product_sqnr_db:.1f} dB against its products, {floor_db:.1f} at worst"
 advice = "Look at both operands under this recipe (`tensor_errors`, `channels`); until it is clear, keep this one GEMM in BF16."
+symptom = "one result is off although its operands look fine"
 why = """
 The error of y = x w is judged against the sum of the squared products, not against y itself: products that cancel leave a small y with a
 large relative error, and that is arithmetic, not a fault of FP8. Two operands rounded in E4M3 give 28.6 dB as a rule and 21.6 dB at worst,

@@ -3,8 +3,10 @@
 severity = "error"
 confidence = "certain"
 priority = 10
+only_if = ["exists (from stored.scales where source = 'framework')"]
 sentence = "{what}"
 advice = "Find the step that brought it in (see `nonfinite`), and clear this operand's amax history; a shorter window forgets sooner."
+symptom = "after one overflow the loss does not recover for a long time"
 why = """
 While the largest amax of the window is infinite, no scale can be computed and the last one stays: for as many micro-batches as the window is
 long, 1,024 by default, after a single infinite value that everything else may have survived (a step that a scaler skipped, for one). In a

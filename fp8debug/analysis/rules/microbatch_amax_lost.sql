@@ -3,8 +3,10 @@
 severity = "error"
 confidence = "likely"
 priority = 13
+only_if = ["exists (from stored.scales where source = 'framework')", "exists (from doubtful_scales)"]
 sentence = "{what}"
 advice = "Take the maximum over the micro-batches of a step before the history is rolled: with gradient accumulation, an amax that is written instead of maximised keeps the last."
+symptom = "FP8 with gradient accumulation looks a little worse than without"
 why = """
 With gradient accumulation the amax of a step is the largest over its micro-batches. Where it travels as a value that each micro-batch
 overwrites, only the last one arrives, and a micro-batch with larger values is cast with a scale that is too large for it. There is no

@@ -3,8 +3,12 @@
 severity = "error"
 confidence = "certain"
 priority = 1
+only_if = [
+    "exists (from nonfinite_records) or exists (from stored.events where kind = 'nonfinite') or exists (from stored.steps where not isfinite(loss) or not isfinite(grad_norm))",
+]
 sentence = "{what}"
 advice = "Start at the place that is named, one step earlier: everything that is not finite later follows from it. Do not use checkpoints written after that step."
+symptom = "NaN or Inf in loss or gradient norm, or a finite loss and a checkpoint with NaN"
 why = """
 One NaN or Inf spreads: through the residual path forward, through every gradient backward, through the update into the weights. Only the first
 one in order of execution (step, micro-batch, pass, then the order of observation; of several ranks the lowest at the same moment) tells
@@ -140,7 +144,7 @@ worded as (
                  || case when step = 0 then 'the checkpoint or the initialisation' else 'the last update' end
             when tensor = 'dw' and list_contains(finite_here, 'x') and list_contains(finite_here, 'dy')
             then 'produced by this wgrad: x and dy were finite'
-            when tensor = 'dw' then 'its operands were not recorded: this wgrad, or what came before it'
+            when tensor = 'dw' then 'x and dy were not recorded: this wgrad, or what came before it'
             when tensor = 'y' and list_contains(finite_here, 'x') and list_contains(finite_here, 'w')
             then 'produced by this fprop: x and w were finite'
             when tensor = 'dx' and list_contains(finite_here, 'dy')

@@ -3,8 +3,10 @@
 severity = "error"
 confidence = "certain"
 priority = 14
+only_if = ["exists (from stored.scales where source = 'framework')", "exists (from doubtful_scales)"]
 sentence = "{what}"
 advice = "Compare how the framework computes the scale with the recipe in its configuration: format maximum, margin, window, and which ranks its amaxes are reduced over."
+symptom = "FP8 loses more than it should in all layers alike"
 why = """
 The scale is recomputed from the recorded amaxes exactly as for `frozen_scale`. Here it moves, and is still none of those that the recipe
 could give. One ratio everywhere is one cause: another format's maximum, a margin that is applied twice or not at all, an amax of

@@ -2,8 +2,10 @@
 /*
 severity = "error"
 priority = 25
+only_if = ["exists (from operands where level = 'hit' and is_persistent)"]
 sentence = "under {recipe} {what}"
 advice = "Scale too small: a shorter amax history or current scaling. Outliers set the scale: block scaling or MXFP8. Format too narrow: E5M2, or BF16 for this operand's GEMMs."
+symptom = "the loss stalls above that of BF16; gradients or activations seem sparse"
 why = """
 Values below half of the format's smallest subnormal, after scaling, are read as zero. That happens when the scale is far too small for the
 whole tensor (a stale amax, a frozen scale), or when a few outliers set the scale and everything else lies far below them; then the SQNR of

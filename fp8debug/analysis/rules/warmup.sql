@@ -3,8 +3,10 @@
 severity = "note"
 confidence = "not_enough_evidence"
 priority = 80
+only_if = ["exists (from stored.scales where source = 'simulated' and n_rolls < getvariable('warmup_rolls'))"]
 sentence = "the first {n_steps} steps of {recipe} were off by up to {worst_bits:.1f} bits while the history was still filling; they are not judged"
 advice = "Nothing to do: simulated delayed scaling starts with an empty history, as a new training does."
+symptom = "the first steps under delayed scaling look bad"
 why = """
 Delayed scaling starts at scale 1 and with an empty history. Until a few amaxes are in it, the scale can be far off for a tensor that still settles,
 in a healthy training too. Simulated scales are therefore not judged before their history has consumed as many amaxes as the threshold `warmup_rolls` says. It is noted where scales were

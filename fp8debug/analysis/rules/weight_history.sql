@@ -3,8 +3,10 @@
 severity = "error"
 confidence = "certain"
 priority = 11
+only_if = ["exists (from stored.scales where source = 'framework')"]
 sentence = "weight amax history disagrees with the weight: the scale was set for an amax of {used:.3g}, the weight's is {amax:.3g}, {effect}"
 advice = "Reset or recompute the weight's amax history after a checkpoint is loaded, before the first forward."
+symptom = "fine-tuning in FP8 does not converge although the checkpoint is right"
 why = """
 A weight changes little in a step, so its history must agree with it from the very first step. When a checkpoint is loaded into FP8
 parameters and the amax recorded for the random initialisation survives, the first scale belongs to weights that are no longer there: the

@@ -3,8 +3,10 @@
 severity = "note"
 confidence = "likely"
 priority = 16
+only_if = ["exists (from stored.blocks where starts_with(recipe, 'rowwise') and n_zero_blocks > 0)"]
 sentence = "{what}"
 advice = "Give the row-wise quantiser a lower bound for the amax, such as 1e-12 (in torchao `activation_value_lb`); check with `nonfinite` whether a NaN starts at one of these rows."
+symptom = "loss and gradient norm are NaN from the first step with row-wise scaling"
 why = """
 One scale a row is the format's maximum over the row's amax. A row of zeros (padding, a masked token, a LoRA matrix at its start) has amax 0, and
 without an epsilon the scale is infinite and the row becomes 0 times infinity, NaN; the loss is NaN from the first step. With an epsilon such rows come
