@@ -178,7 +178,7 @@ def diagnosis_page() -> str:
         (
             _joined(rule.symptom),
             f"[`{rule.name}`](rules/{rule.name}.md) ({rule.severity}): {_says(rule)}",
-            _first_sentence(rule.why or rule.meaning),
+            _first_sentences(rule.why or rule.meaning),
             _joined(rule.advice),
         )
         for rule in load_rules()
@@ -199,7 +199,7 @@ def rule_page(rule: Rule) -> str:
     parts = [
         f"# `{rule.name}`\n\n{NOTE}\n{_sentence(rule.meaning)}\n\n"
         f"Severity: **{rule.severity}**. Confidence: {rule.confidence.replace('_', ' ')}. What these mean: "
-        f"[diagnosis.md](../diagnosis.md). It says:\n\n> {_says(rule)}\n",
+        f"[diagnosis.md](../diagnosis.md).\n{_quoted(rule)}",
         f"\n## What is seen\n\n{_sentence(_joined(rule.symptom))}\n" if rule.symptom else "",
         f"\n## Why it matters\n\n{rule.why.strip()}\n" if rule.why else "",
         f"\n## What to do\n\n{_joined(rule.advice)}\n",
@@ -233,21 +233,28 @@ def _links(rule: Rule) -> str:
 
 def _says(rule: Rule) -> str:
     """Its sentence; what it finds, where the query writes most of the sentence."""
-    own_words = re.sub(r"\{[^}]*\}", "", rule.sentence)
-    return _placeholders(_joined(rule.sentence)) if len(own_words) > 25 else _joined(rule.meaning)
+    return _placeholders(_joined(rule.sentence)) if _has_words(rule) else _joined(rule.meaning)
+
+
+def _quoted(rule: Rule) -> str:
+    return f"\nIt says:\n\n> {_says(rule)}\n" if _has_words(rule) else ""
+
+
+def _has_words(rule: Rule) -> bool:
+    return len(re.sub(r"\{[^}]*\}", "", rule.sentence)) > 25
 
 
 def _placeholders(template: str) -> str:
     """`{db_lost:.1f}` as *db_lost*."""
-    return re.sub(r"\{(\w+)[^}]*\}", r"*\1*", template)
+    return re.sub(r"(\w?)\{(\w+)[^}]*\}", lambda m: f"{m[1]}{' ' if m[1] else ''}*{m[2]}*", template)
 
 
 def _joined(text: str) -> str:
     return " ".join(text.split())
 
 
-def _first_sentence(text: str) -> str:
-    return _sentence(re.split(r"(?<=[.!?]) (?=[A-Z`])", _joined(text))[0])
+def _first_sentences(text: str) -> str:
+    return _sentence(" ".join(re.split(r"(?<=[.!?]) (?=[A-Z`])", _joined(text))[:2]))
 
 
 # The command line -------------------------------------------------------------------------------------------------
