@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 from fp8debug.analysis.plans.flops import flops_kept
@@ -15,6 +15,7 @@ from fp8debug.analysis.remedies.recorded import blocks
 from fp8debug.analysis.remedies.remedy import Remedy, Trial
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.whatif import default_recipes
+from fp8debug.blocks import GEMMS
 from fp8debug.plans import BF16, Plan, PlanEntry
 from fp8debug.recipes import BlockRecipe, parse_recipe
 
@@ -56,23 +57,33 @@ def plan_of(run: Run, remedies: Sequence[Remedy], fallback: Fallback | None = No
 
 def _of_layer(run: Run, remedies: Sequence[Remedy]) -> Iterator[PlanEntry]:
     layer = remedies[0].layer
+    single = {gemm: causes for gemm in GEMMS if (causes := [r for r in remedies if _gemm(r) == gemm])}
+    recipes = sorted({text for remedy in remedies if (text := _layer_recipe(remedy)) is not None})
     whole = [remedy for remedy in remedies if remedy.chosen is not None and remedy.chosen.kind == "layer_bf16"]
-    recipes = {text for remedy in remedies if (text := _layer_recipe(remedy)) is not None}
-    if not whole and (len(recipes) > 1 or any(not _is_fine_in(run, r, text) for r in remedies for text in recipes)):
+    if not whole and (
+        len(recipes) > 1
+        or len(single) == len(GEMMS)
+        or any(not _is_fine_in(run, remedy, text, single) for remedy in remedies for text in recipes)
+    ):
         whole = list(remedies)
     if whole:
-        yield PlanEntry(layer, BF16, reason=" ".join(map(reason, whole)))
+        yield PlanEntry(layer, BF16, reason=_reasons(whole))
         return
     for text in recipes:
-        causes = [remedy for remedy in remedies if _layer_recipe(remedy) == text]
-        yield PlanEntry(layer, text, reason=" ".join(map(reason, causes)))
+        yield PlanEntry(layer, text, reason=_reasons([r for r in remedies if _layer_recipe(r) == text]))
+    for gemm, causes in single.items():
+        yield PlanEntry(layer, BF16, gemm=gemm, reason=_reasons(causes))
     for remedy in remedies:
-        trial = remedy.chosen
-        assert trial is not None
-        if trial.gemm is not None:
-            yield PlanEntry(layer, BF16, gemm=trial.gemm, reason=reason(remedy))
-        elif not recipes:
-            yield PlanEntry(layer, trial.change, tensor=remedy.tensor, reason=reason(remedy))
+        if remedy.chosen is not None and not recipes and _gemm(remedy) is None:
+            yield PlanEntry(layer, remedy.chosen.change, tensor=remedy.tensor, reason=reason(remedy))
+
+
+def _gemm(remedy: Remedy) -> str | None:
+    return remedy.chosen.gemm if remedy.chosen is not None else None
+
+
+def _reasons(remedies: Sequence[Remedy]) -> str:
+    return " ".join(map(reason, remedies))
 
 
 def _layer_recipe(remedy: Remedy) -> str | None:
@@ -84,17 +95,16 @@ def _layer_recipe(remedy: Remedy) -> str | None:
     return text if text is not None and isinstance(parse_recipe(text), BlockRecipe) else None
 
 
-def _is_fine_in(run: Run, remedy: Remedy, recipe: str) -> bool:
-    """Whether an operand that chose something else is inside the rules in the recipe that its layer gets."""
+def _is_fine_in(run: Run, remedy: Remedy, recipe: str, spared: Container[str]) -> bool:
+    """Whether an operand is inside the rules in the block recipe that its layer gets, but for `spared` GEMMs."""
     if _layer_recipe(remedy) == recipe:
         return True
-    spared = remedy.chosen.gemm if remedy.chosen is not None else None
-    seen = {
-        gemm: measured
+    seen = [
+        measured
         for (_, _, tensor, gemm), measured in blocks(run, [remedy.layer], [recipe]).items()
-        if tensor == remedy.tensor and gemm != spared
-    }
-    return bool(seen) and not any(measured.sampled.fails(run.thresholds) for measured in seen.values())
+        if tensor == remedy.tensor and gemm not in spared
+    ]
+    return bool(seen) and not any(measured.sampled.fails(run.thresholds) for measured in seen)
 
 
 def _with_fallback(entries: Sequence[PlanEntry], remedies: Sequence[Remedy], fallback: Fallback) -> list[PlanEntry]:
