@@ -22,9 +22,8 @@ format = "d"
 */
 with members as (
     select
-        regexp_extract(layer, '^(.*)[.\[](\d+)(\]|\.|$)', 1) as stack,
-        regexp_extract(layer, '^(.*)[.\[](\d+)(\]|\.|$)', 2) as expert,
-        layer, is_expert
+        regexp_extract(layer, '^(.*)(?:\.|\[)(\d+)(?:\.|\]|$)', ['stack', 'expert']) as parts,
+        parts['stack'] as stack, parts['expert'] as expert, layer, is_expert
     from (
         select *, layer like '%[%]' or contains(lower(layer), 'expert') as is_expert
         from (

@@ -1,7 +1,7 @@
 -- The framework's scales of one tensor over the ranks that hold pieces or replicas of it: one row a pass and recipe.
 -- Internal.
 -- A table: computed once, when it is first named.
--- kind: gathered: pieces that are read together | replica: the same data | apart: pieces that each rank multiplies alone
+-- kind: gathered: pieces that are read together | replica: the same data | apart: each rank multiplies its own
 -- ratio: largest scale over smallest; scales: in the order of ranks
 -- Where a scale is unknown, the inverse of the amax that it comes from stands for it.
 create or replace temp table rank_scales as
