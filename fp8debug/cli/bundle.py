@@ -27,9 +27,10 @@ def bundle(
     max_mb: Annotated[float, typer.Option("--max-mb", metavar="MB", help="Largest size; more is cut.")] = 25.0,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
 ) -> None:
-    """Pack what a bug report needs: findings, scales and histograms around the first anomaly.
+    """Pack what a bug report needs of a run into a small archive.
 
-    Raw values, paths and names of users and hosts are left out. Unpacked, it is a run directory like any other.
+    Findings, scales, and histograms around the first anomaly. Raw values, paths and names of users and hosts are left
+    out. Unpacked, it is a run directory like any other.
 
     Exit codes: 0 done, 1 it could not be done, 2 wrong usage.
     """

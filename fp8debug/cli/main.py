@@ -56,7 +56,7 @@ VERBS = (
     Verb("rules", "rules", "List the rules that findings come from, with the numbers in force."),
     Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
     Verb("control", "control", "Change what a running capture records."),
-    Verb("bundle", "bundle", "Pack what a bug report needs: findings, scales and histograms around the first anomaly."),
+    Verb("bundle", "bundle", "Pack what a bug report needs of a run into a small archive."),
     Verb("runs", "runs", "List the recorded runs, newest last."),
     Verb("doctor", "doctor", "Say what would be recorded of a script, and what not.", takes_script=True),
     Verb("run", "attach", "The same as attach.", hidden=True, takes_script=True),
