@@ -21,6 +21,8 @@ def next_lines(report: Report, looks: Looks, run_path: str) -> Iterator[str]:
 
 def _commands(report: Report, run_path: str) -> Iterator[tuple[str, str]]:
     run = shlex.quote(run_path)
+    if report.findings:
+        yield "the rule behind the first finding, with its numbers", f"fp8debug rules {report.findings[0].rule}"
     if report.n_candidates:
         yield "the cheapest changes that mend this, as a plan", f"fp8debug plan {run} -o plan.toml"
         yield (
@@ -34,7 +36,7 @@ def _commands(report: Report, run_path: str) -> Iterator[tuple[str, str]]:
         yield "what other recipes would do to these tensors", f"fp8debug whatif {run}"
     yield "what else can be asked", short_sql(run_path)
     if report.n_errors or report.n_warnings:
-        yield "a small file to attach to a bug report", f"fp8debug bundle {run} -o bundle.zip"
+        yield "a small file to attach to a bug report", f"fp8debug bundle {run}"
     yield "all of this for a program", f"fp8debug report {run} --json"
 
 
