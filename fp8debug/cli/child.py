@@ -53,7 +53,7 @@ def run_child(command: Sequence[str], variables: Mapping[str, str], show: Callab
         threading.Thread(target=_read, args=(process.stderr, [show, kept.append])),
     ]
     try:
-        with saving_on_sigterm(lambda: _stop(process)):
+        with saving_on_sigterm(lambda: _tell(process, signal.SIGTERM)):
             for reader in readers:
                 reader.start()
             process.wait()
@@ -81,8 +81,12 @@ def _read(stream: IO[str], takers: Sequence[Callable[[str], None]]) -> None:
 
 def _stop(process: subprocess.Popen[str]) -> None:
     for number in (signal.SIGINT, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+        _tell(process, number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
             return
+
+
+def _tell(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

@@ -7,12 +7,13 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fp8debug.cli.child import Ended, RunChild, run_child, show_on_stderr
+from fp8debug.cli.rule_choice import RuleChoice, rule_choice
 from fp8debug.errors import Fp8DebugError, UsageError
 from fp8debug.plans import Plan
 from fp8debug.rundir import RUNS_FOLDER, RunDir
@@ -44,6 +45,7 @@ class Request:
     every: int
     min_recovery: float
     quiet: bool
+    rules: RuleChoice = field(default_factory=lambda: rule_choice())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class Trainings:
             recipe=request.recipe,
             plan_file=request.plan_file,
             min_recovery=request.min_recovery,
+            rules=request.rules.rules(),
+            thresholds=request.rules.thresholds,
         )
 
     def _train(self, training: _Training) -> TrainedRun:
@@ -105,8 +109,9 @@ class Trainings:
         began = time.perf_counter()
         ended = self._child(self._command(training, path), _variables(training.seed), self._shown(training))
         may_fail = training.kind in ("recipe", "plan")
-        if not _has_losses(path) or (ended.code and not may_fail):
-            raise _failure(training.title, ended)
+        problem = _problem(path) if may_fail or not ended.code else None
+        if problem is not None or (ended.code and not may_fail):
+            raise _failure(training.title, ended, problem)
         return TrainedRun(training.kind, path, training.seed, ended.code, time.perf_counter() - began)
 
     def _command(self, training: _Training, path: Path) -> list[str]:
@@ -147,10 +152,10 @@ def check_script(script: str, *, module: bool) -> None:
 
 
 def check_settings() -> None:
-    """Refuse a configuration that would make the runs differ otherwise.
+    """Refuse a configuration that would make the runs differ otherwise, or rules that cannot be read.
 
     Raises:
-        UsageError: it decides what is emulated.
+        UsageError: it decides what is emulated; a rule file that is none.
     """
     from fp8debug.settings import SETTINGS, load_options
 
@@ -161,6 +166,7 @@ def check_settings() -> None:
                 f"the configuration file or the environment sets {SETTINGS[name].key}, which verify decides itself; "
                 "expected a configuration without it"
             )
+    rule_choice().rules()
 
 
 def parse_share(text: str) -> float:
@@ -198,12 +204,17 @@ def _variables(seed: int) -> dict[str, str]:
     return {**unset, "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": str(seed % 2**32)}
 
 
-def _has_losses(path: Path) -> bool:
-    return bool(RunDir(path).parts("steps"))
+def _problem(path: Path) -> str | None:
+    """Why a run cannot be compared; None when it can."""
+    run = RunDir(path)
+    if not run.parts("steps"):
+        return "recorded no step of a training"
+    manifest = run.read_manifest()
+    return f"was recorded in part only ({manifest.status_reason})" if manifest.status == "disabled" else None
 
 
-def _failure(title: str, ended: Ended) -> Fp8DebugError:
+def _failure(title: str, ended: Ended, problem: str | None) -> Fp8DebugError:
     how = f"was killed by signal {-ended.code}" if ended.code < 0 else f"ended with exit code {ended.code}"
-    what = how if ended.code else "recorded no step of a training"
+    what = " and ".join([*([how] if ended.code else []), *([problem] if problem else [])])
     lines = "".join(f"\n  {line}" for line in ended.last_lines)
-    return Fp8DebugError(f"{title} {what}; nothing else was run. Its last lines:{lines or ' none'}")
+    return Fp8DebugError(f"{title} {what}; nothing was run after it. Its last lines:{lines or ' none'}")

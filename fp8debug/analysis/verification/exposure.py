@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fp8debug.analysis.diagnosis import Finding, diagnose
+from fp8debug.analysis.diagnosis import Finding, RuleBook, diagnose
 from fp8debug.analysis.diagnosis.finding import Place
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.verification.record import Exposed
@@ -13,14 +13,15 @@ from fp8debug.recipes import parse_recipe
 _SEVERITIES = ("error", "warning")
 
 
-def exposed(run: Run, used: Plan) -> tuple[Exposed, ...]:
+def exposed(run: Run, used: Plan, rules: RuleBook | None = None) -> tuple[Exposed, ...]:
     """Operands of errors and warnings, worst first, once a rule.
 
     Args:
         run: an open run.
         used: what it computed with; of a run in BF16, a plan whose recipe is that.
+        rules: None: those shipped.
     """
-    places = [(finding, place) for finding in diagnose(run) if _counts(finding) for place in finding.places]
+    places = [(finding, place) for finding in diagnose(run, rules) if _counts(finding) for place in finding.places]
     found = [
         Exposed(place.layer, place.tensor, finding.rule)
         for finding, place in places

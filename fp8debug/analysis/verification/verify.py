@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from fp8debug.analysis.compare.curve import Curve
 from fp8debug.analysis.compare.sources import read_source
+from fp8debug.analysis.diagnosis import RuleBook
 from fp8debug.analysis.run import open_run
 from fp8debug.analysis.verification.exposure import exposed
 from fp8debug.analysis.verification.judge import judge
@@ -26,6 +26,8 @@ def verify_runs(
     recipe: str | None = None,
     plan_file: str = "",
     min_recovery: float = 0.8,
+    rules: RuleBook | None = None,
+    thresholds: Mapping[str, float] | None = None,
 ) -> Verification:
     """Judge a plan by trainings that differ in nothing else.
 
@@ -35,6 +37,8 @@ def verify_runs(
         recipe: what the second was run with; None: the plan's own.
         plan_file: for messages.
         min_recovery: share of the recipe's gap that the plan must take away.
+        rules: what findings come from; None: the rules shipped.
+        thresholds: numbers that replace defaults of the candidate rule, as for `open_run`.
 
     Raises:
         Fp8DebugError: a run cannot be read, or holds no loss.
@@ -43,9 +47,14 @@ def verify_runs(
     used = {"recipe": Plan(plan.recipe), "plan": plan}
     curves = [read_source(run.path) for run in trained]
     base = next(curve for run, curve in zip(trained, curves, strict=True) if run.kind == "bf16")
-    runs = tuple(
-        _verified(run, curve, base, used.get(run.kind, Plan(BF16))) for run, curve in zip(trained, curves, strict=True)
-    )
+
+    def found(run: TrainedRun) -> tuple[Exposed, ...]:
+        if run.kind == "seed":
+            return ()
+        with open_run(run.path, thresholds=thresholds) as opened:
+            return exposed(opened, used.get(run.kind, Plan(BF16)), rules)
+
+    runs = tuple(_verified(run, curve, base, found(run)) for run, curve in zip(trained, curves, strict=True))
     tails = {run.kind: run.tail for run in runs if run.tail is not None}
     losses = [run.loss for run in runs if run.kind in ("bf16", "seed") and run.loss is not None]
     before, after = ({run.kind: run.exposed for run in runs}[kind] for kind in ("recipe", "plan"))
@@ -65,7 +74,7 @@ def verify_runs(
     )
 
 
-def _verified(run: TrainedRun, curve: Curve, base: Curve, used: Plan) -> VerifiedRun:
+def _verified(run: TrainedRun, curve: Curve, base: Curve, found: tuple[Exposed, ...]) -> VerifiedRun:
     against = tail_gap(base, curve)
     is_emulated = run.kind in ("recipe", "plan")
     if is_emulated and run.exit_code:  # it did not get to where the baseline got
@@ -80,7 +89,7 @@ def _verified(run: TrainedRun, curve: Curve, base: Curve, used: Plan) -> Verifie
         loss=against.loss,
         grad_norm=_grad_norm(curve, against),
         tail=against if is_emulated else None,
-        exposed=_exposed(run.path, used) if run.kind != "seed" else (),
+        exposed=found,
     )
 
 
@@ -90,11 +99,6 @@ def _grad_norm(curve: Curve, tail: Tail) -> float | None:
     norms = curve.grad_norm[(curve.steps >= tail.first_step) & (curve.steps <= tail.last_step)]
     norms = norms[np.isfinite(norms)]
     return float(np.median(norms)) if norms.size else None
-
-
-def _exposed(path: Path, used: Plan) -> tuple[Exposed, ...]:
-    with open_run(path) as run:
-        return exposed(run, used)
 
 
 def _without(entries: Sequence[Exposed], others: Sequence[Exposed]) -> tuple[Exposed, ...]:
