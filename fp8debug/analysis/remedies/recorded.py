@@ -22,15 +22,23 @@ class GemmResult:
     """That limit."""
 
 
-# In blocks nothing tells small values from large ones, so underflow has no second witness: it counts by itself.
+# In blocks nothing tells small values from large ones. What one scale for the tensor keeps of the small ones in the
+# same format, blocks keep too; where that is not known, or is little, underflow counts.
 _BLOCKS = """
-with judged as (
+with by_tensor as (
+    select segment, rank, seq, fmt, bool_or(is_underflow_hit(underflow, sqnr_low_db, fmt)) as loses_small
+    from sampled_evidence
+    where recipe = 'current'
+    group by segment, rank, seq, fmt
+),
+judged as (
     select
-        *,
+        b.*,
         is_sqnr_hit(sqnr_db, fmt) as hit_sqnr, is_gain_hit(gain, fmt) as hit_gain,
-        coalesce(underflow > getvariable('underflow'), false) as hit_underflow,
+        coalesce(underflow > getvariable('underflow') and coalesce(loses_small, true), false) as hit_underflow,
         hit_sqnr or hit_gain or hit_underflow as is_hit
-    from block_errors
+    from block_errors as b
+    left join by_tensor using (segment, rank, seq, fmt)
     where not alternate and is_judged_pass(pass) and per_fmt(fmt, 1, 1) is not null
       and n_nonzero >= getvariable('min_nonzero')
       and layer in (select unnest($layers::varchar[])) and recipe in (select unnest($recipes::varchar[]))

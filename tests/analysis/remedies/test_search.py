@@ -83,6 +83,27 @@ def test_e5m2_for_x_needs_another_format_for_dy(outliers: Run, found: dict[str, 
     assert outcomes(remedy) == [("format", "current:fp8_format=E5M2", "fixes")]
 
 
+def test_underflow_in_blocks_that_costs_nothing_does_not_count(new_courses: Callable[..., Courses]) -> None:
+    # A tenth of the values is 2^-20 of the others: gone in blocks as under one scale, and no loss in either. The other
+    # tensor has one value of 2^22, and under one scale all the small ones are gone.
+    courses = new_courses("current", "mxfp8")
+    sparse, spiked = courses.bell(), courses.bell()
+    sparse.reshape(-1)[::10] *= 2.0**-20
+    spiked[0, 0] = 2.0**22
+    for layer, x in (("sparse", sparse), ("spiked", spiked)):
+        for step in range(3):
+            seq = courses.run.add(layer, "x", x, step=step)
+            for gemm in ("fprop", "wgrad"):
+                courses.run.add_detail(
+                    "blocks", seq, recipe="mxfp8", fmt="E4M3", alternate=False, gemm=gemm, orientation="row",
+                    sample="all", n_total=1024, n=1024, n_nonzero=1024, n_underflow=102, n_overflow=0, sum_x2=1.0,
+                    sum_q2=1.0, sum_xq=1.0, sum_err2=1e-3, n_blocks=32, n_zero_blocks=0, n_nonfinite_blocks=0,
+                    n_saturated_blocks=0, scale_min=1.0, scale_median=1.0, scale_max=1.0,
+                )  # fmt: skip
+    with open_run(courses.run.write(), threads=1) as run:
+        assert [remedy.layer for remedy in search(run, recipe="mxfp8")] == ["spiked"]
+
+
 def test_dy_in_e4m3_where_two_bits_of_mantissa_are_too_few(
     new_courses: Callable[..., Courses], outcomes: Outcomes
 ) -> None:
