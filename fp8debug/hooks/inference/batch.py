@@ -43,7 +43,7 @@ class Batch:
         """`input_ids 2x64, labels 2x64`."""
         named = [("the input" if place == 0 else f"input {place}", value) for place, value in enumerate(self.args)]
         named += self.kwargs.items()
-        if self.labels is not None and not any(value is self.labels for _, value in named):
+        if self.labels is not None and not any(name in LABELS for name in self.kwargs):
             named.append(("labels", self.labels))
         tensors = [(name, value) for name, value in named if isinstance(value, Tensor)]
         return ", ".join(f"{name} {'x'.join(map(str, value.shape)) or 'scalar'}" for name, value in tensors)

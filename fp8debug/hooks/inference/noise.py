@@ -22,7 +22,7 @@ class Noise:
 
     def add(self, reference: Tensor, other: Tensor) -> None:
         """Add the elements of two tensors of one shape."""
-        y, q = reference.detach().double(), other.detach().to(reference.device).double()
+        y, q = (t.detach().cpu().double() for t in (reference, other))  # some accelerators have no float64
         is_there, is_here = torch.isfinite(y), torch.isfinite(q)
         self.n_nonfinite += int((is_there & ~is_here).sum())
         both = is_there & is_here

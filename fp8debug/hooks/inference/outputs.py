@@ -14,6 +14,8 @@ from fp8debug.hooks.inference.batch import Batch
 from fp8debug.hooks.inference.noise import Noise
 
 _CHUNK_VALUES = 1 << 22
+_IGNORED = -100
+"""Label that cross_entropy passes over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,10 @@ def _cross_entropy(logits: Tensor, batch: Batch) -> tuple[Tensor | None, str]:
     if not fits or int(fits[0].max()) >= logits.shape[-1]:
         return None, "the model returns none, and the batch has no labels that fit the logits"
     wanted, source = fits[0], "cross entropy of the labels"
+    if wanted is tokens and batch.mask is not None and batch.mask.shape == wanted.shape:
+        wanted = wanted.masked_fill(batch.mask == 0, _IGNORED)
     # Labels that repeat the tokens are meant to be shifted, as the models of transformers do.
-    if wanted.dim() > 1 and (wanted is tokens or _repeats(wanted, tokens)):
+    if wanted.dim() > 1 and _repeats(wanted, tokens):
         logits, wanted, source = logits[..., :-1, :], wanted[..., 1:], "cross entropy of the next token"
     flat = logits.reshape(-1, logits.shape[-1]).float()
     return functional.cross_entropy(flat, wanted.reshape(-1)), source

@@ -6,6 +6,7 @@ that the layer computes in: 2 MB a call of a layer in BF16. Its own error and wh
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -102,6 +103,8 @@ class Subject:
 
         with ExitStack() as stack:
             stack.enter_context(_in_eval_mode(self._model))
+            if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes a second
+                stack.enter_context(eagerly())
             stack.enter_context(torch.no_grad())
             stack.enter_context(self._autocast())
             for layer in self.layers:
@@ -125,6 +128,14 @@ class Subject:
 
     def _autocast(self) -> AbstractContextManager[object]:
         return torch.autocast(self._device, dtype=torch.bfloat16) if self._is_wide else nullcontext()
+
+
+def eagerly() -> AbstractContextManager[object]:
+    """Keep what is compiled from being compiled: hooks and emulation would end its graphs at every layer."""
+    if not hasattr(torch.compiler, "set_stance"):  # before torch 2.6
+        return nullcontext()
+    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def kept_rows(y: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import nn
 from fp8debug.hooks.autoattach import StopBeforeTraining
 from fp8debug.hooks.backends.finding import gemm_modules
 from fp8debug.hooks.clock import in_backward
+from fp8debug.hooks.inference.passes import eagerly
 from fp8debug.hooks.roots import find_roots, is_trainable
 
 
@@ -45,7 +46,7 @@ def first_training_forward(program: Callable[[], None]) -> FirstForward | None:
     Raises:
         BaseException: whatever the program raises.
     """
-    with _calls_watched():
+    with _calls_watched(), eagerly():
         try:
             program()
         except _Reached as reached:

@@ -12,6 +12,7 @@ from torch.nn import functional
 from fp8debug.errors import UsageError
 from fp8debug.hooks.inference.batch import Batch
 from fp8debug.hooks.inference.check import InferenceCheck, check_inference
+from fp8debug.hooks.inference.script import first_training_forward, unwrapped
 from fp8debug.plans import Plan, PlanEntry
 
 N, CLASSES, DEPTH = 32, 16, 4
@@ -149,6 +150,8 @@ def test_tokens_predict_the_next_one_and_padding_is_left_out() -> None:
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
     masked = check_inference(model, Batch((), {"input_ids": ids, "attention_mask": mask}), "current")
     assert masked.emulated.outputs.n_positions == 6
+    seen = torch.tensor([[2, 3, 4], [6, -100, -100]])
+    assert masked.loss == float(functional.cross_entropy(logits[:, :-1].reshape(-1, 8), seen.reshape(-1)))
 
 
 def test_what_becomes_nan_is_located() -> None:
@@ -180,3 +183,25 @@ def test_what_cannot_be_checked(batch: Batch) -> None:
         check_inference(nn.LayerNorm(4), batch, "current")
     with pytest.raises(UsageError, match=r"Net cannot run on the input 2x3: RuntimeError"):
         check_inference(Net(), Batch((torch.ones(2, 3),)), "current")
+
+
+def test_a_script_whose_step_is_compiled() -> None:
+    """It runs eagerly, so the model is seen where it is called; keyword arguments are too."""
+    net = Net().train()
+
+    def program() -> None:
+        step = torch.compile(lambda x: net(x=x).sum(), backend="eager")
+        step(torch.ones(2, N))
+        raise AssertionError("not reached")
+
+    reached = first_training_forward(program)
+    assert reached is not None and reached.model is net and reached.n_layers_elsewhere == 0
+    assert reached.args == () and reached.kwargs["x"].shape == (2, N)
+    assert first_training_forward(lambda: None) is None
+
+    def by_parts() -> None:
+        net.blocks[0](torch.ones(2, N))
+
+    parts = first_training_forward(by_parts)
+    assert parts is not None and parts.model is net.blocks[0] and parts.n_layers_elsewhere == 2 * (DEPTH - 1) + 1
+    assert unwrapped(torch.compile(net, backend="eager")) is net  # type: ignore[arg-type]
