@@ -9,6 +9,7 @@ only_if = [
 sentence = "{what}"
 advice = "Start at the place that is named, one step earlier: everything that is not finite later follows from it. Do not use checkpoints written after that step."
 symptom = "NaN or Inf in loss or gradient norm, or a finite loss and a checkpoint with NaN"
+problems = ["nonfinite"]
 why = """
 One NaN or Inf spreads: through the residual path forward, through every gradient backward, through the update into the weights. Only the first
 one in order of execution (step, micro-batch, pass, then the order of observation; of several ranks the lowest at the same moment) tells
