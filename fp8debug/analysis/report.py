@@ -11,7 +11,7 @@ from fp8debug.analysis.facts import Health, RunFacts, health, run_facts
 from fp8debug.analysis.judged import Judged, judged, judged_operands
 from fp8debug.analysis.merge.facts import RankFacts, rank_facts
 from fp8debug.analysis.problems import Problem, problems
-from fp8debug.analysis.remedies import Remedy, search
+from fp8debug.analysis.remedies import Remedy
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.scope import Scope
 from fp8debug.analysis.suspects import IsolatedHit, Suspect, isolated_hits, suspects
@@ -141,6 +141,8 @@ def _remedies(run: Run, candidates: Sequence[Suspect]) -> tuple[Remedy, ...]:
     operands = [(suspect.layer, suspect.tensor) for suspect in candidates if suspect.gemms]
     if not operands:
         return ()
+    from fp8debug.analysis.remedies import search  # imports numpy: a healthy run does without
+
     try:
         return search(run, operands)
     except UsageError:
@@ -148,6 +150,8 @@ def _remedies(run: Run, candidates: Sequence[Suspect]) -> tuple[Remedy, ...]:
 
 
 def _remedy_of(run: Run, operand: tuple[str, str]) -> tuple[Remedy, ...]:
+    from fp8debug.analysis.remedies import search
+
     try:
         return search(run, [operand])
     except UsageError:

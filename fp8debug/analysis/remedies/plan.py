@@ -7,9 +7,9 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 from fp8debug.analysis.plans.flops import flops_kept
-from fp8debug.analysis.remedies.fallback import Fallback
 from fp8debug.analysis.remedies.in_use import recipe_in_use
 from fp8debug.analysis.remedies.judge import share
+from fp8debug.analysis.remedies.layer_set import Fallback
 from fp8debug.analysis.remedies.noise import gemm_flops
 from fp8debug.analysis.remedies.recorded import blocks
 from fp8debug.analysis.remedies.remedy import Remedy, Trial
