@@ -108,6 +108,18 @@ def test_what_is_no_fault(found: Found) -> None:
     assert found(fill, 4) == {}
 
 
+def test_amaxes_that_differ_before_the_scales_do(found: Found) -> None:
+    def fill(run: SyntheticRun, scaled: Callable[..., Any]) -> None:
+        for rank in range(2):
+            seq = run.add("fc", "x", piece(rank, 1.0), step=0, rank=rank, shard=f"{rank + 1}/2")
+            run.add_detail("scales", seq, recipe="delayed", fmt="E4M3", alternate=False, source="framework",
+                           scope="rank", scale=1.0, scale_inv=1.0, amax_used=2.0 + 3 * rank, status="ok")  # fmt: skip
+
+    finding = found(fill, 2)["ranks_disagree"]
+    assert (finding.severity, finding.confidence) == ("warning", "likely")
+    assert "scales from amaxes that differ by a factor of 2.5 at step 0 (rank 0: 2, rank 1: 5)" in finding.message
+
+
 def test_weights_that_each_rank_multiplies_alone(found: Found) -> None:
     def fill(run: SyntheticRun, scaled: Callable[..., Any]) -> None:
         for rank, amax in enumerate((1.0, 4.0)):

@@ -48,7 +48,7 @@ def test_bytes_unchanged_but_scale_changed(replay: Replay, opened: Opened, norma
     assert (finding.rule, finding.confidence, finding.first_step) == ("stale_bytes", "certain", 0)
     assert finding.message.startswith("bytes unchanged but scale changed: from step 0, micro-batch 1 on")
     assert {entry.title: entry.value for entry in finding.evidence} == {
-        "gain of what the GEMM read": f"{second[1]:.2g}",
+        "gain of what the GEMM read": f"{second[1]:.3g}",
         "SQNR of what the GEMM read, dB": "0.00",
         "scale now / scale of the bytes": f"{448 / w.abs().max():.4g}",
     }
@@ -71,3 +71,21 @@ def test_the_same_bytes_of_half_the_weight_are_right(replay: Replay, opened: Ope
     assert run.sql("from events where kind = 'payload_differs'").fetchall() == []
     assert diagnose(run) == ()
     assert [n for (n,) in run.sql("select count(*) from tensors").fetchall()] == [2]
+
+
+def test_small_moves_and_scales_of_blocks(replay: Replay, opened: Opened, normal: Normal) -> None:
+    """A move of three per cent is within rounding, and yet no new cast gives the same bytes."""
+    w = normal(64, 64)
+    scale_inv = w.abs().amax() / 448
+    codes = (w / scale_inv).to(torch.float8_e4m3fn)
+    blocks = scale_inv * torch.ones(64, 64)
+    for step, factor in enumerate((1.0, 1.03, 1.06)):
+        replay.observe("w", w, step=step, layer="whole", payload=Payload(codes, E4M3, scale_inv * factor, "current"))
+        replay.observe("w", w, step=step, layer="blocks", payload=Payload(codes, E4M3, blocks * factor, "block"))
+        grown = Payload(codes, E4M3, scale_inv * factor, "current")
+        replay.observe("w", w * factor, step=step, layer="grown", payload=grown)
+    replay.session.close()
+    (found,) = (one for one in diagnose(opened()) if one.rule == "stale_bytes")
+    assert sorted(found.layers) == ["blocks", "whole"]
+    assert {place.first_step for place in found.places} == {1}
+    assert "the GEMM reads 1.06 times the values" in found.message

@@ -71,6 +71,7 @@ def test_a_copy_that_is_never_made_anew(replay: Replay, opened: Opened, normal: 
     assert lag.worst.message.startswith(
         "weights lag by 4 steps: at step 4 the GEMMs read a cast of the weight of step 0"
     )
+    assert lag.worst.message.endswith("; the lag grows: the copy is not made anew")
     assert (lag.worst.n_steps, lag.worst.n_observed_steps) == (4, 5)
     assert lag.worst.db_lost == pytest.approx(31.5 - 19.7, abs=0.6)
     course = next(entry for entry in lag.evidence if "by step" in entry.title)
@@ -86,7 +87,7 @@ def test_copies_that_are_always_so_many_steps_old(replay: Replay, opened: Opened
     replay.session.close()
     found = findings(opened())["weights_lag"]
     assert f"weights lag by {'one step' if lag == 1 else f'{lag} steps'}: at step 5" in found.message
-    assert "the lag grows" not in found.message or lag == 3
+    assert "the lag grows" not in found.message
 
 
 @pytest.mark.parametrize("what", ["right", "noisy", "frozen"])

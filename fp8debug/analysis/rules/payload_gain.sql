@@ -19,7 +19,7 @@ told as a note: then its codes are of something else.
 """
 explains = [
     "weights_lag", "rank_gain", "clipping", "clipping_spike", "underflow", "gain_off", "sqnr_low",
-    "gemm_error", "block_gain",
+    "gemm_error", "block_gain", "stale_scale", "frozen_scale",
 ]
 
 [parameters.least_db]

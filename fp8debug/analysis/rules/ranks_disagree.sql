@@ -33,7 +33,7 @@ format = ".4g"
 
 [[evidence]]
 column = "by_rank"
-title = "scale by rank"
+title = "scale (or the amax that it comes from) by rank"
 healthy = "the same on all"
 format = ""
 
@@ -44,11 +44,13 @@ healthy = "1"
 format = ""
 */
 with differing as (
+    -- Amaxes that differ while the scales do not (yet) are told too, once.
     select * from rank_scales where ratio > $ratio
+    qualify is_by_amax = min(is_by_amax) over (partition by layer, tensor, recipe, kind)
 ),
 operands_of as (
     select
-        layer, tensor, recipe, kind, min(step) as first_step, max(step) as last_step, count(distinct step) as n_steps,
+        layer, tensor, recipe, kind, any_value(is_by_amax) as is_by_amax, min(step) as first_step, max(step) as last_step, count(distinct step) as n_steps,
         arg_max(ratio, ratio) as ratio, min(ratio) as least_ratio, arg_max(ranks, ratio) as ranks,
         arg_max(scales, ratio) as scales, arg_max(step, ratio) as worst_step
     from differing
@@ -63,8 +65,9 @@ told as (
     select
         o.*, n_observed_steps,
         list_transform(scales, lambda s: s / scales[1]) as factors,
-        list_transform(list_zip(ranks, scales), lambda z: format('rank {}: {:.4g}', z[1], z[2])) as by_rank,
-        list_transform(list_zip(ranks, scales), lambda z: format('rank {}: {:.3g}', z[1], z[2] / scales[1])) as gains,
+        list_transform(list_zip(ranks, scales), lambda z: format('rank {}: {:.4g}', z[1], case when is_by_amax then 1 / z[2] else z[2] end)) as by_rank,
+        list_transform(list_zip(ranks, scales), lambda z: format('rank {}: {:.3g}', z[1], z[2] / scales[1])) as all_gains,
+        case when not is_by_amax then all_gains end as gains,
         list_max(list_transform(scales, lambda s: abs(1 - s / scales[1]))) as off
     from operands_of as o
     join seen using (layer, tensor, recipe)
@@ -72,7 +75,7 @@ told as (
 select
     layer, tensor, recipe, first_step, last_step, n_steps, n_observed_steps, ratio, by_rank, gains,
     ranks[list_position(factors, list_max(list_transform(factors, lambda f: greatest(f, 1 / f))))] as odd,
-    case when kind = 'apart' then 0
+    case when kind = 'apart' or is_by_amax then 0
         else greatest(getvariable('baseline_e4m3') + 20 * log10(greatest(off, 1e-3)), 0) end as db_lost,
     case kind
         when 'apart'
@@ -81,13 +84,14 @@ select
             || 'each multiplies its own piece, wrong where the bytes are gathered', ratio
         )
         else format(
-            'amax not reduced over the ranks: {} of one tensor were cast with scales that differ by a factor of {:.4g} '
-            || 'at step {} ({})', case kind when 'replica' then 'replicas' else 'pieces' end, ratio, worst_step,
+            'amax not reduced over the ranks: {} of one tensor were cast with {} that differ by a factor of {:.4g} '
+            || 'at step {} ({})', case kind when 'replica' then 'replicas' else 'pieces' end,
+            case when is_by_amax then 'scales from amaxes' else 'scales' end, ratio, worst_step,
             array_to_string(by_rank[1:4], ', ') || case when len(by_rank) > 4 then ', ...' else '' end
         )
     end as what,
-    case when kind = 'apart' then 'note' end as severity,
-    case when kind = 'apart' then 'not_enough_evidence' end as confidence,
+    case when kind = 'apart' then 'note' when is_by_amax then 'warning' end as severity,
+    case when kind = 'apart' then 'not_enough_evidence' when is_by_amax then 'likely' end as confidence,
     case when kind = 'apart' then 'whether these bytes are gathered before a GEMM' end as needs,
-    kind = 'apart' as cause_is_apart, case when kind = 'apart' then 'apart' else 'amax' end as cause
+    case when kind = 'apart' then 'apart' else 'amax' end as cause
 from told

@@ -18,14 +18,14 @@ itself became larger by the same factor: where it was seen in high precision, it
 """
 explains = [
     "payload_gain", "weights_lag", "rank_gain", "clipping", "clipping_spike", "underflow", "gain_off", "sqnr_low",
-    "gemm_error", "block_gain",
+    "gemm_error", "block_gain", "stale_scale", "frozen_scale",
 ]
 
 [[evidence]]
 column = "gain"
 title = "gain of what the GEMM read"
 healthy = "{own_gain:.3f}"
-format = ".2g"
+format = ".3g"
 
 [[evidence]]
 column = "sqnr_db"
@@ -44,7 +44,7 @@ with stale as (
         layer, tensor, recipe, rank, min(step) as first_step, count(distinct step) as n_steps,
         min_by(microbatch, (segment, step, microbatch)) as microbatch,
         arg_max(gain, abs(gain - 1)) as gain, min(sqnr_db) as sqnr_db, any_value(own_gain) as own_gain,
-        any_value(own_sqnr_db) as own_sqnr_db, min_by(scale / last_scale, (segment, step, microbatch)) as scale_ratio
+        any_value(own_sqnr_db) as own_sqnr_db, min_by(scale_ratio, (segment, step, microbatch)) as scale_ratio
     from checked_payloads
     where is_stale
     group by layer, tensor, recipe, rank
@@ -61,7 +61,7 @@ select
     coalesce(own_sqnr_db, getvariable('baseline_e4m3')) as own_sqnr_db,
     greatest(coalesce(own_sqnr_db, getvariable('baseline_e4m3')) - sqnr_db, 0) as db_lost,
     coalesce(
-        format('the GEMM reads {:.2g} times the values (SQNR {:.2f} dB)', gain, sqnr_db),
+        format('the GEMM reads {:.3g} times the values (SQNR {:.2f} dB)', gain, sqnr_db),
         format('the same codes mean {:.3g} times what they meant', 1 / scale_ratio)
     ) as effect,
     case when gain is null then 'likely' end as confidence,

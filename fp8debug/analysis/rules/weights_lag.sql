@@ -16,7 +16,7 @@ At fixed positions of each weight its value and its code are recorded in sampled
 and as it was in the recorded steps before: when an older one fits clearly better, the copy is old. A copy that is merely noisy fits none \
 better than the present one, and is not told here.
 """
-explains = ["sqnr_low", "gain_off", "rank_gain"]
+explains = ["sqnr_low", "gain_off", "rank_gain", "stale_scale", "frozen_scale", "clipping", "clipping_spike"]
 
 [parameters.better_db]
 default = 1.0
@@ -128,7 +128,7 @@ found as (
     select
         layer, rank, recipe, bool_or(is_old) as is_old, min(step) as first_step, max(step) as last_step,
         count(distinct step) as n_steps, max_by(step - of_step, (segment, step)) filter (is_old) as lag,
-        max(step - of_step) filter (is_old) > min(step - of_step) filter (is_old) as grows,
+        count(distinct of_step) filter (is_old) = 1 and count(*) filter (is_old) > 1 as grows,
         max_by(of_step, (segment, step)) filter (is_old) as of_step,
         max_by(now_db, (segment, step)) as sqnr_db, max_by(best_db, (segment, step)) filter (is_old) as old_sqnr_db,
         any_value(healthy_sqnr_db) as healthy_sqnr_db, max(healthy_sqnr_db - now_db) as db_lost
@@ -143,7 +143,7 @@ select
             'weights lag by {}: at step {} the GEMMs read a cast of the weight of step {} ({:.1f} dB against that one, '
             || '{:.1f} dB against the weight now){}',
             case when lag = 1 then 'one step' else lag || ' steps' end, last_step, of_step, old_sqnr_db, sqnr_db,
-            case when grows then '; the lag grows, the copy is never made anew' else '' end
+            case when grows then '; the lag grows: the copy is not made anew' else '' end
         )
         else format(
             'the weight that the GEMMs read is {:.1f} dB worse than a cast of it would be; it may be one of a step '

@@ -3,12 +3,12 @@
 -- A table: computed once, when it is first named.
 -- kind: gathered: pieces that are read together | replica: the same data | apart: each rank multiplies its own
 -- ratio: largest scale over smallest; scales: in the order of ranks
--- Where a scale is unknown, the inverse of the amax that it comes from stands for it.
+-- is_by_amax: the inverses of the amaxes that the scales come from stand for them
 create or replace temp table rank_scales as
 with held as (
     select
         s.segment, s.step, s.microbatch, s.call, s.pass, s.layer, s.tensor, s.recipe, s.fmt, s.rank,
-        coalesce(s.scale::double, 1 / nullif(s.amax_used, 0)::double) as scale, s.scale is null as is_by_amax,
+        s.scale::double as scale, 1 / nullif(s.amax_used, 0)::double as by_amax,
         r.shard, coalesce(r.replica_of, r.rank) as owner, coalesce(r.placement, 'local') as placement
     from stored.scales as s
     join records as r using (segment, rank, seq)
@@ -18,7 +18,11 @@ with held as (
 ),
 one_each as (
     select * exclude (scale), any_value(scale) as scale
-    from held
+    from (
+        select * exclude (by_amax), false as is_by_amax from held
+        union all
+        select * exclude (by_amax) replace (by_amax as scale), true as is_by_amax from held
+    )
     where scale > 0 and isfinite(scale)
     group by all
 ),
@@ -37,7 +41,7 @@ numbered as (
 ),
 compared as (
     select
-        segment, step, microbatch, call, pass, layer, tensor, recipe, fmt,
+        segment, step, microbatch, call, pass, layer, tensor, recipe, fmt, is_by_amax,
         count(distinct owner) as n_pieces, count(*) as n_ranks, bool_or(shard is not null) as is_cut,
         list(rank order by rank) as ranks, list(scale order by rank) as scales, max(scale) / min(scale) as ratio,
         -- Rows that are cut are gathered before the GEMM; along the contraction each rank keeps its own part.
