@@ -78,7 +78,7 @@ def test_a_step_is_one_forward(attach: Attach, recorded: Recorded) -> None:
             assert (gap, set_at) == (pytest.approx(np.log2(scale / (448 / amax)), abs=1e-5), 7)
         report = build_report(run)
         assert report.run.inference
-        assert report.verdict == "candidates"
+        assert report.verdict == "findings"
         found = next(f for f in report.candidates if (f.layer, f.tensor) == ("a", "x"))
         assert {v.recipe for v in found.verdicts if v.level == "candidate"} == {static}
         assert "gap" in found.worst.criteria

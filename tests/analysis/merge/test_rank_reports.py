@@ -106,7 +106,8 @@ def test_missing_ranks_and_replicas_that_differ_stand_beside_the_verdict(
             (3, None, "rank 3 left no files"),
         ]
         report = build_report(run)
-    assert report.verdict == "none"
+    assert report.verdict == "findings" and report.is_judged and not report.n_candidates
+    assert {finding.rule for finding in report.findings} >= {"replicas_differ", "records_missing"}
     assert report.run.n_layers == 3
     assert report.ranks is not None
     assert (report.ranks.n_ranks, report.ranks.n_recorded, report.ranks.missing) == (4, 3, (3,))
