@@ -20,7 +20,7 @@ OPERANDS = ("x", "w", "dy", "key", "value")
 """Tensors that GEMMs read; results have no recipe of their own."""
 
 _RECORDED = "select distinct layer, tensor from tensors where sampled order by all"
-_JUDGED_RECIPES = "select distinct recipe from errors where source <> 'payload' and not alternate"
+_JUDGED_RECIPES = "select distinct recipe from stored.errors where source <> 'payload' and not alternate"
 _JUDGED = """
 select layer, tensor, count(distinct step)
 from sampled_evidence

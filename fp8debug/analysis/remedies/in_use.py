@@ -11,9 +11,9 @@ from fp8debug.recipes import BF16, Recipe, parse_recipe
 _FRAMEWORK = """
 select recipe, count(*) as n
 from (
-    select recipe from errors where source in ('framework', 'payload') and recipe is not null
+    select recipe from stored.errors where source in ('framework', 'payload') and recipe is not null
     union all
-    select recipe from scales where source = 'framework' and recipe is not null
+    select recipe from stored.scales where source = 'framework' and recipe is not null
 )
 group by recipe
 order by n desc, recipe

@@ -28,7 +28,7 @@ _BLOCKS = """
 with by_tensor as (
     select segment, rank, seq, fmt, bool_or(is_underflow_hit(underflow, sqnr_low_db, fmt)) as loses_small
     from sampled_evidence
-    where recipe = 'current'
+    where recipe = 'current' and layer in (select unnest($layers::varchar[]))
     group by segment, rank, seq, fmt
 ),
 judged as (
@@ -101,7 +101,7 @@ def gemms(run: Run, layers: Sequence[str], recipes: Sequence[str]) -> dict[tuple
 
 def recorded_recipes(run: Run, table: str) -> tuple[str, ...]:
     """Recipes that `blocks` or `gemms` has rows of."""
-    rows = run.sql(f"select distinct recipe from {table} where not alternate order by recipe").fetchall()
+    rows = run.sql(f"select distinct recipe from stored.{table} where not alternate order by recipe").fetchall()
     return tuple(recipe for (recipe,) in rows)
 
 
