@@ -17,10 +17,10 @@ POINTS = 60
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Loss of a run minus the baseline's at the same steps, over the last of them, single spikes left out."""
+    """Loss of a run minus the baseline's at the same steps, over the last of them."""
 
     gap: float | None
-    """Mean; infinite where the run's loss is mostly not finite there, None where nothing can be told."""
+    """Mean, single spikes left out; infinite where the run's loss is mostly not finite there, None where nothing can be told."""
     error: float | None
     """Half of the mean's 95 % band, from the means of blocks of neighbouring steps; None: too few steps."""
     loss: float | None
@@ -56,7 +56,7 @@ def tail_gap(baseline: Curve, run: Curve) -> Tail:
     kept = without_outliers(differences, 2 * MIN_VALUES)
     found = level(differences[kept])
     error = None if found.low is None else found.value - found.low
-    return Tail(found.value, error, float(loss[kept].mean()), float(base[kept].mean()), *span, n_nonfinite, curve)
+    return Tail(found.value, error, float(loss.mean()), float(base.mean()), *span, n_nonfinite, curve)
 
 
 def _smoothed(steps: np.ndarray[tuple[int], np.dtype[np.int64]], differences: Floats) -> tuple[tuple[int, float], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -16,7 +17,9 @@ from fp8debug.analysis.verification.exposure import exposed
 from fp8debug.analysis.verification.judge import judge
 from fp8debug.analysis.verification.record import Exposed, TrainedRun, Verification, VerifiedRun
 from fp8debug.analysis.verification.tail import Tail, tail_gap
+from fp8debug.errors import some
 from fp8debug.plans import BF16, Plan
+from fp8debug.rundir import RunDir
 
 
 def verify_runs(
@@ -57,12 +60,14 @@ def verify_runs(
     runs = tuple(_verified(run, curve, base, found(run)) for run, curve in zip(trained, curves, strict=True))
     tails = {run.kind: run.tail for run in runs if run.tail is not None}
     losses = [run.loss for run in runs if run.kind in ("bf16", "seed") and run.loss is not None]
+    asked = tuple(dict.fromkeys(entry.layer for entry in plan.entries))
+    there = _layers(next(run.path for run in trained if run.kind == "plan"))
     before, after = ({run.kind: run.exposed for run in runs}[kind] for kind in ("recipe", "plan"))
     return Verification(
         recipe=plan.recipe,
         plan_file=plan_file,
-        plan_layers=tuple(dict.fromkeys(entry.layer for entry in plan.entries)),
-        layers_in_bf16=plan.layers_in_bf16,
+        plan_layers=tuple(layer for layer in asked if layer in there),
+        layers_in_bf16=tuple(layer for layer in plan.layers_in_bf16 if layer in there),
         flops_kept=plan.flops_kept,
         judgement=judge(tails["recipe"], tails["plan"], losses, min_recovery=min_recovery),
         min_recovery=min_recovery,
@@ -70,7 +75,7 @@ def verify_runs(
         resolved=_without(before, after),
         remaining=tuple(entry for entry in before if entry in after),
         new=_without(after, before),
-        notes=tuple(_notes(runs, base, plan)),
+        notes=(*_notes(runs, base), *_notes_on_plan([layer for layer in asked if layer not in there], plan)),
     )
 
 
@@ -105,7 +110,12 @@ def _without(entries: Sequence[Exposed], others: Sequence[Exposed]) -> tuple[Exp
     return tuple(entry for entry in entries if entry not in others)
 
 
-def _notes(runs: Sequence[VerifiedRun], base: Curve, plan: Plan) -> Iterator[str]:
+def _layers(path: Path) -> set[str]:
+    """Names of the layers that were taken, and so could be emulated."""
+    return {layer.name for layer in RunDir(path).read_manifest().layers if layer.matched}
+
+
+def _notes(runs: Sequence[VerifiedRun], base: Curve) -> Iterator[str]:
     by_kind = {run.kind: run for run in runs}
     for kind, word in (("recipe", "the recipe's run"), ("plan", "the run with the plan")):
         run = by_kind[kind]
@@ -121,5 +131,10 @@ def _notes(runs: Sequence[VerifiedRun], base: Curve, plan: Plan) -> Iterator[str
             "a BF16 training with another seed gave the very same loss, so the script seeds itself: write {seed} where "
             "its arguments should hold the seed, as in --seed {seed}"
         )
+
+
+def _notes_on_plan(missing: Sequence[str], plan: Plan) -> Iterator[str]:
+    if missing:
+        yield f"the plan is about layers that were not emulated, since the model has none of that name: {some(missing)}"
     if not plan.entries:
         yield "the plan changes nothing"

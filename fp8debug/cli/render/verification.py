@@ -22,6 +22,10 @@ from fp8debug.cli.render.wording import count, listed, operand, shown_path, with
 
 VERIFY_VERSION = 1
 _SHOWN = 8
+_COLUMNS = (
+    "gaps are means of the differences there, single spikes left out; gradient norms are medians; findings are operands "
+    "with an error or a warning under what the run computed with."
+)
 
 
 def verification_json(verified: Verification) -> str:
@@ -69,7 +73,7 @@ def _plan_sentence(verified: Verification) -> str:
     if whole:
         said.append(f"keeps {_some(whole)} in BF16")
     if others:
-        said.append(f"changes operands or GEMMs of {_some(others)}")
+        said.append(f"changes what {_some(others)} {'computes' if len(others) == 1 else 'compute'} with")
     kept = f"; {100 * verified.flops_kept:.1f} % of the GEMM FLOPs stay in low precision" if verified.flops_kept else ""
     return f"The plan {listed(said) or 'changes nothing'}{kept}."
 
@@ -102,8 +106,7 @@ def _runs(verified: Verification, looks: Looks) -> Iterator[str]:
     tail = verified.of("recipe").tail
     if tail is not None and tail.first_step is not None:
         steps = f"steps {tail.first_step} to {tail.last_step} of {count(base.n_steps, 'step')}"
-        text = f"Loss: mean over {steps}; gradient norm: median there; findings: operands with an error or a warning."
-        yield from (looks.dim(line) for line in wrap(text, looks.width, indent=""))
+        yield from (looks.dim(line) for line in wrap(f"Losses are means over {steps}; {_COLUMNS}", looks.width))
 
 
 def _name(verified: Verification, run: VerifiedRun) -> str:

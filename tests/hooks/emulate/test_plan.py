@@ -42,7 +42,8 @@ def outcome(model: nn.Module, size: float = 1.0) -> list[Tensor]:
     model.zero_grad()
     y = model(x)
     (y * torch.linspace(-1, 1, 16)).square().sum().backward()
-    return [y.detach(), x.grad, *(p.grad.clone() for p in model.parameters())]
+    gradients = [x.grad, *(p.grad for p in model.parameters())]
+    return [y.detach(), *(gradient.clone() for gradient in gradients if gradient is not None)]
 
 
 def emulated(model: nn.Module, *args: Any, **options: Any) -> list[Tensor]:
@@ -145,27 +146,26 @@ def test_layers_with_recipes_of_their_own_are_two_emulations_in_one(model: nn.Se
 def test_an_operand_has_a_history_for_each_delayed_recipe(model: nn.Sequential) -> None:
     """dy of wgrad by the last amax, dy of dgrad by the largest of all: other scales from the third step on."""
     entries = plan(("2", "delayed:amax_history_len=1", "dy", "wgrad"), recipe="delayed")
-    told: list[list[tuple[str, float]]] = []
+    amaxes: list[float] = []
+
+    def note(module: nn.Module, dx: Any, dy: Any) -> None:
+        amaxes.append(float(dy[0].abs().max()))
+
+    model[2].register_full_backward_hook(note)
+    told: list[dict[str, float]] = []
     with fp8debug.emulate(model, plan=entries, quiet=True):
         for size in (1.0, 8.0, 1.0, 1.0):
             outcome(model, size)
             forward = emulated_forward(model[2])
             assert forward is not None and forward.last_call is not None
-            told.append([(s.recipe, float(s.scale or 0)) for s in forward.last_call.scales_in_force("dy")])
-    alone: dict[str, list[float]] = {}
-    for recipe in ("delayed", "delayed:amax_history_len=1"):
-        amaxes: list[float] = []
-        with fp8debug.emulate(model, plan=entries, quiet=True):
-            handle = model[2].register_full_backward_hook(
-                lambda m, dx, dy, a=amaxes: a.append(float(dy[0].abs().max()))
-            )
-            for size in (1.0, 8.0, 1.0, 1.0):
-                outcome(model, size)
-            handle.remove()
-        windows = [amaxes[:i] if recipe == "delayed" else amaxes[max(i - 1, 0) : i] for i in range(4)]
-        alone[recipe] = [float(np.float32(57344) / np.float32(max(seen))) if seen else 1.0 for seen in windows]
-    assert [dict(step) for step in told] == [{r: alone[r][i] for r in alone} for i in range(4)]
-    assert alone["delayed"][3] != alone["delayed:amax_history_len=1"][3]
+            told.append({s.recipe: float(s.scale or 0) for s in forward.last_call.scales_in_force("dy")})
+
+    def scale(seen: list[float]) -> float:
+        return float(np.float32(57344) / np.float32(max(seen))) if seen else 1.0
+
+    assert [step["delayed"] for step in told] == [scale(amaxes[:i]) for i in range(4)]
+    assert [step["delayed:amax_history_len=1"] for step in told] == [scale(amaxes[max(i - 1, 0) : i]) for i in range(4)]
+    assert told[3]["delayed"] != told[3]["delayed:amax_history_len=1"]
 
 
 def test_a_rotation_stands_in_both_operands_of_the_gemm() -> None:
