@@ -38,7 +38,7 @@ def compare(
             "--manifest",
             metavar="FILE",
             help="JSON object of settings (seed, lr, switches, versions) of a curve: first of BASELINE, then of each "
-            "RUN; `-` for none; repeatable. [<curve>.manifest.json beside it]",
+            "RUN; `-` for the one beside it; repeatable. [<curve>.manifest.json beside it]",
         ),
     ] = None,
     top: Annotated[

@@ -46,6 +46,7 @@ _NOT_THE_TRAINING = re.compile(
     r"|name|project|status|status_reason|host|user|path|date|time|notes?|id|steps|save|pid|resume|port"
 )
 _CAPTURE = frozenset({"versions.fp8debug", "versions.pyarrow", "versions.numba", "versions.duckdb"})
+_ON = frozenset({"true", "yes", "on", "1"})
 _OFF = frozenset({"", "false", "none", "null", "0", "no", "off", "[]", "{}"})
 
 
@@ -138,8 +139,15 @@ def _of_facts(baseline: Curve, run: Curve, same: list[str]) -> Iterator[Differen
             if name == "script":
                 kind = INTENDED if _without_precision(ours) == _without_precision(theirs) else UNINTENDED
             yield _difference(name, ours, theirs, kind)
-        elif kind == INTENDED or (is_alike and not name.startswith("versions.") and _value(ours or theirs) is not None):
+        elif kind == INTENDED or (is_alike and _says_something(name, ours or theirs)):
             yield _difference(name, ours or "not given", theirs or "not given", kind)
+
+
+def _says_something(name: str, value: str | None) -> bool:
+    """Whether it is a difference that the other one does not give this: a switch that is on, an argument."""
+    if name.startswith("versions.") or _value(value) is None:
+        return False
+    return name.startswith("argument") or str(value).lower() in _ON
 
 
 def _of_first_inputs(ours: str | None, theirs: str | None, same: list[str]) -> Iterator[Difference]:

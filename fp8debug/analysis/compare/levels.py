@@ -21,7 +21,9 @@ _MAD = 1.482602218505602
 """Standard deviation of a normal distribution over its median absolute deviation."""
 _OUTLIER = 6.0
 _DISAGREES = 2.5
-"""Standard errors between two neighbouring stretches from which the series is not level."""
+"""Standard errors between two neighbouring stretches from which the series is not level; more where blocks are few."""
+_STEEP = 5.0
+"""Standard deviations about a line that it must rise by to be more than noise with a memory."""
 _Z95, _Z99 = 1.959963984540054, 2.5758293035489004
 
 
@@ -68,7 +70,10 @@ def level(values: Floats) -> Level:
     places = np.arange(values.size, dtype=np.float64)
     line = slope(places, values)
     if line is not None and line.is_measurable:
-        values = values - line.value * (places - places.mean())
+        rest = values - line.value * (places - places.mean())
+        # Noise with a memory looks like a slope now and then, but not like one far beyond its own spread.
+        if abs(line.end - line.start) > _STEEP * rest.std():
+            values = rest
     means = np.array([block.mean() for block in _blocks(values)])
     error = float(means.std(ddof=1) / math.sqrt(means.size)) * _widening(values, means)
     reach = _student(_Z95, means.size - 1) * error
@@ -87,7 +92,8 @@ def last_level(values: Floats, least: int) -> Level:
         before = level(added)
         if before.error is None or found.error is None:
             break
-        if abs(before.value - found.value) > _DISAGREES * math.hypot(before.error, found.error):
+        limit = _student(_DISAGREES, min(_n_blocks(before.n), _n_blocks(found.n)) - 1)
+        if abs(before.value - found.value) > limit * math.hypot(before.error, found.error):
             break
         size += added.size
         found = level(values[-size:])
@@ -158,7 +164,11 @@ def _widening(values: Floats, means: Floats) -> float:
 
 
 def _blocks(values: Floats) -> list[Floats]:
-    return np.array_split(values, min(MAX_BLOCKS, values.size // _BLOCK))
+    return np.array_split(values, _n_blocks(values.size))
+
+
+def _n_blocks(n_values: int) -> int:
+    return min(MAX_BLOCKS, n_values // _BLOCK)
 
 
 def _student(z: float, freedom: int) -> float:

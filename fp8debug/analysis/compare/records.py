@@ -29,8 +29,10 @@ def curve_of_records(name: str, kind: str, records: Sequence[Record]) -> Curve:
     """Read a curve; a record without a loss is another kind of record, such as one of a validation.
 
     Raises:
-        UsageError: no column that could be a loss, or a step that is no whole number.
+        UsageError: no rows, no column that could be a loss, or a step that is no whole number.
     """
+    if not records:
+        raise UsageError(f"{name} has no rows; expected one a step, with columns step and loss")
     names = list(dict.fromkeys(key for record in records for key in record))
     columns = find_columns(names)
     if columns.loss is None:
@@ -159,7 +161,7 @@ def _no_loss(name: str, names: Sequence[str]) -> UsageError:
     near = nearest("loss", names)
     hint = f"; nearest: {', '.join(near)}" if near else ""
     return UsageError(
-        f"{name} has no column that is read as the training loss: it has {some(names) if names else 'no columns'}"
+        f"{name} has no column that is read as the training loss: it has {some(names)}"
         f"{hint}; "
         f"expected step and loss (also {', '.join(SPELLINGS['loss'][1:4])} or train/loss)"
     )

@@ -118,4 +118,4 @@ def _is_from_start(run: Curve, gap: Gap, kinds: Sequence[str], first: Spike | No
     if not {"divergence", "gap"} & set(kinds):
         return False
     early = run.steps[min(len(run) - 1, max(4, len(run) // 20))]
-    return gap.is_from_start or ("divergence" in kinds and first is not None and first.first_step <= early)
+    return gap.is_from_start or ("divergence" in kinds and first is not None and first.first_step <= int(early))

@@ -213,7 +213,7 @@ def _scores(scores: Scores, signals: Signals) -> Iterator[str]:
 
 def _gap(gap: Gap) -> str:
     relative = "" if gap.relative is None else f" ({100 * gap.relative:+.2g} %)"
-    return f"{gap.absolute:+.3g}{relative}"
+    return f"{gap.absolute:+.3g}{relative}" if gap.absolute else "0"
 
 
 def _number(value: float) -> str:

@@ -228,7 +228,8 @@ def _scores(pair: Pair, looks: Looks) -> Iterator[str]:
          "lags" if one.lags else "")
         for one in scores.tasks
     ]  # fmt: skip
-    yield from named_columns(rows, looks.width, right=(False, True, True, True))
+    if scores.tasks:
+        yield from named_columns(rows, looks.width, right=(False, True, True, True))
     if scores.only_in_one:
         yield from wrap(f"Only one of them has {', '.join(map(escape, scores.only_in_one))}.", looks.width)
 
@@ -237,11 +238,11 @@ def _scores(pair: Pair, looks: Looks) -> Iterator[str]:
 
 
 def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.3g}"
+    return "-" if value is None else f"{value:+.3g}" if value else "0"
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:+.2g} %"
+    return "-" if value is None else f"{100 * value:+.2g} %" if value else "0 %"
 
 
 def _band(low: float | None, high: float | None, text: object) -> str:
