@@ -87,6 +87,9 @@ def _report(folder: Path, chosen: RuleChoice) -> str:
 
     try:
         with open_run(folder, thresholds=chosen.thresholds) as run:
-            return render_report(build_report(run, top=10, rules=chosen.rules()), Looks(), run_path=TOP)
+            text = render_report(build_report(run, top=10, rules=chosen.rules()), Looks(), run_path=TOP)
     except Fp8DebugError as error:  # a run of losses alone has no report
-        return f"{error}\n".replace(str(folder), TOP)
+        text = f"{error}\n".replace(str(folder), TOP)
+    for file in chosen.settings.files:  # rules of the user's own
+        text = text.replace(file, Path(file).name)
+    return text

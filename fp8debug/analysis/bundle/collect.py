@@ -100,11 +100,14 @@ def _write_manifests(run: Run, target: RunDir, scrubber: Scrubber) -> None:
 def _histograms(tables: TableCopy, moment: Moment, limit_bytes: int) -> tuple[int, list[str]]:
     """Copy as many as fit; how many, and what was cut."""
     assert moment.step is not None
-    n = MAX_HISTOGRAMS
-    copied = tables.copy_histograms(moment.step, moment.operands, N_SIDE_STEPS, n)
+    n, operands = MAX_HISTOGRAMS, moment.operands
+    copied = tables.copy_histograms(moment.step, operands, N_SIDE_STEPS, n)
+    if not copied and operands:  # they were never sampled around that step: others may tell something
+        operands = ()
+        copied = tables.copy_histograms(moment.step, operands, N_SIDE_STEPS, n)
     while tables.n_bytes > limit_bytes and n > 0:
         n //= 2
-        copied = tables.copy_histograms(moment.step, moment.operands, N_SIDE_STEPS, n)
+        copied = tables.copy_histograms(moment.step, operands, N_SIDE_STEPS, n)
     if n < MAX_HISTOGRAMS:
         return copied, [f"histograms of {copied} tensors alone: more are larger than the limit"]
     if copied == MAX_HISTOGRAMS:
@@ -119,8 +122,10 @@ def _scrubbed_findings(findings: Sequence[Finding], scrubber: Scrubber) -> list[
         for place in record["places"]:
             place["layer"] = None if place["layer"] is None else scrubber.layer(place["layer"])
             place["message"] = scrubber.text(place["message"])
-        places = record.pop("places")
-        shown.append(_finite({**scrubber.value(record), "places": places}))
+        places, page = record.pop("places"), record.pop("page")
+        if not page.startswith("docs/"):  # the file of a rule of the user's own
+            page = Path(page).name
+        shown.append(_finite({**scrubber.value(record), "page": page, "places": places}))
     return shown
 
 

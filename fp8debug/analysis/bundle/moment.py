@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fp8debug.analysis.diagnosis import Finding
+from fp8debug.analysis.judged import Judged, judged, judged_operands
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.suspects import suspects
 from fp8debug.errors import some
@@ -39,10 +40,11 @@ def moment_of(run: Run, findings: Sequence[Finding]) -> Moment:
         return Moment(
             _bad_loss(run), "first loss or gradient norm that is not finite", (), _insufficient(run, n_records)
         )
-    candidates = [(c.layer, c.tensor) for c in suspects(run)[0]]
-    places = [(place.layer, place.tensor) for f in findings for place in f.places if place.layer is not None]
-    operands = tuple(dict.fromkeys([*places, *candidates]))
-    verdict = _verdict(findings, candidates)
+    found, watch = suspects(run)
+    candidates = [(suspect.layer, suspect.tensor) for suspect in found]
+    is_judged = _is_judged(judged(run, judged_operands(run), found, watch), run.thresholds["min_steps_short"])
+    operands = tuple(dict.fromkeys([*_places(findings, _SERIOUS), *candidates])) or _places(findings, ("watch",))
+    verdict = _verdict(findings, candidates, is_judged=is_judged)
     stepped = [f for f in findings if f.first_step is not None and f.severity in (*_SERIOUS, "watch")]
     if stepped:
         return Moment(stepped[0].first_step, f"first step of the finding {stepped[0].rule}", operands, verdict)
@@ -52,7 +54,17 @@ def moment_of(run: Run, findings: Sequence[Finding]) -> Moment:
     return Moment(run.sql(_LAST).fetchall()[0][0], "last sampled step: no finding has a step", operands, verdict)
 
 
-def _verdict(findings: Sequence[Finding], candidates: Sequence[tuple[str, str]]) -> str:
+def _places(findings: Sequence[Finding], severities: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
+    places = (place for finding in findings if finding.severity in severities for place in finding.places)
+    return tuple(dict.fromkeys((place.layer, place.tensor) for place in places if place.layer is not None))
+
+
+def _is_judged(evidence: Sequence[Judged], n_steps: float) -> bool:
+    """Whether enough steps of any operand could be judged."""
+    return any(entry.n_operands and entry.n_steps >= n_steps for entry in evidence)
+
+
+def _verdict(findings: Sequence[Finding], candidates: Sequence[tuple[str, str]], *, is_judged: bool) -> str:
     serious = [f for f in findings if f.severity in _SERIOUS]
     if serious:
         n_more = len(serious) - 1
@@ -60,6 +72,8 @@ def _verdict(findings: Sequence[Finding], candidates: Sequence[tuple[str, str]])
     if candidates:
         named = some([f"{layer} {tensor}" for layer, tensor in dict.fromkeys(candidates)])
         return f"no error or warning; operands that would suffer in FP8: {named}"
+    if not is_judged:
+        return "insufficient evidence: nothing was found, in too few sampled steps to judge; sample more of them"
     return "no finding above watch: what was recorded shows nothing wrong"
 
 
