@@ -59,9 +59,10 @@ def gather(run: Run, layers: Sequence[str]) -> Context:
     wrong = run.sql("select recipe, layer, tensor from operands where level = 'hit' and is_persistent").fetchall()
     rows = run.sql(
         """
-        select recipe, layer, tensor, sqnr_db
-        from layer_summary
+        select recipe, layer, tensor, median(sqnr_db)
+        from sampled_evidence
         where not alternate and sqnr_db is not null and layer in (select unnest($layers::varchar[]))
+        group by recipe, layer, tensor
         """,
         layers=list(layers),
     ).fetchall()

@@ -11,7 +11,6 @@ from fp8debug.analysis.remedies.measured import Count, Measured
 from fp8debug.analysis.remedies.proposals import Proposal
 from fp8debug.analysis.remedies.recorded import GemmResult
 from fp8debug.analysis.remedies.remedy import Trial
-from fp8debug.recipes import DelayedScaling
 
 
 def judge(
@@ -22,15 +21,13 @@ def judge(
     Args:
         entry: the operand as it is now.
         proposal: the change.
-        measured: the operand under it; None: no sampled record.
+        measured: the operand under it; None: no sampled record is beyond the start of the history.
         gaps: steps in which its scale is too large, unsampled ones included; None: it has no history.
         context: what was recorded of the layer.
     """
     recipe = proposal.recipe.text
     if measured is None or not measured.sampled.n_observed:
-        young = isinstance(proposal.recipe, DelayedScaling)
-        note = "every sampled step is in the start of its history" if young else "too few values to judge"
-        return Trial(proposal.kind, recipe, "unknown", note=note)
+        return Trial(proposal.kind, recipe, "unknown", note="no sampled step is beyond the start of its history")
     if measured.sampled.fails(context.thresholds):
         return trial_of(proposal.kind, recipe, "not_enough", measured, shortfall(measured))
     if gaps is not None and gaps.fails(context.thresholds):

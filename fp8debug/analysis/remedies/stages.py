@@ -95,6 +95,7 @@ def _measured(run: Run, batch: _Batch, operands: Sequence[Operand]) -> _Facts:
 
 
 def _trials(entry: Affected, facts: _Facts, context: Context) -> Iterator[Trial]:
+    nothing = _why_nothing_is_known(entry, facts)
     is_unlike = entry.source == "framework" and facts.is_fine(entry.recipe.text, entry.operand, context)
     offered = list(proposals(entry.recipe, entry.tensor))
     if not _is_clipped(entry):
@@ -105,12 +106,21 @@ def _trials(entry: Affected, facts: _Facts, context: Context) -> Iterator[Trial]
             yield Trial("margin", margin.recipe.text, "not_enough", note=note)
     for proposal in offered:
         key = (proposal.recipe.text, *entry.operand)
-        if entry.operand in facts.blind:
-            yield Trial(proposal.kind, proposal.recipe.text, "unknown", note="no histogram of a step that is wrong")
+        if nothing:
+            yield Trial(proposal.kind, proposal.recipe.text, "unknown", note=nothing)
         elif is_unlike and not _replaces_the_scale(proposal, entry):
             yield _no_answer(proposal)
         else:
             yield judge(entry, proposal, facts.seen.get(key), facts.gaps.get(key), context)
+
+
+def _why_nothing_is_known(entry: Affected, facts: _Facts) -> str:
+    """Empty where the histograms can tell."""
+    if entry.operand in facts.blind:
+        return "no histogram of a step that is wrong"
+    if all((layer, tensor) != entry.operand for _, layer, tensor in facts.seen):
+        return "nothing to judge: no histogram, too few values, or only the start of a history"
+    return ""
 
 
 def _replaces_the_scale(proposal: Proposal, entry: Affected) -> bool:
