@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from fp8debug.analysis.diagnosis import Evidence, Finding
 from fp8debug.analysis.remedies import Remedy
 from fp8debug.analysis.report import Report
+from fp8debug.cli.render.missing import what_is_missing
 from fp8debug.cli.render.remedies import remedy_text
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import columns, display_width, escape, wrap
@@ -31,6 +32,8 @@ def findings_lines(report: Report, looks: Looks) -> Iterator[str]:
     yield _heading(report, looks)
     if not report.n_findings:
         yield from wrap(_what_was_asked(report), looks.width)
+    if report.verdict == "not_enough_evidence":
+        yield from wrap(what_is_missing(report), looks.width)
     yield from _rules(report, looks)
     for place, finding in enumerate(full, 1):
         yield ""
@@ -56,11 +59,9 @@ def _heading(report: Report, looks: Looks) -> str:
         order = ", worst first" if report.n_findings > 1 else ""
         text = f"{count(report.n_findings, 'FINDING', 'FINDINGS')}: {listed(list(filter(None, parts)))}{order}"
         return looks.bold(looks.red(text) if report.n_errors else looks.yellow(text))
-    if n_others:
-        return looks.bold(looks.green(f"NO ERROR AND NO WARNING; {n_others} to know of"))
-    text = "NO FINDING"
+    text = f"NO ERROR AND NO WARNING; {n_others} to know of" if n_others else "NO FINDING"
     if report.verdict == "not_enough_evidence":
-        return looks.bold(looks.yellow(text))
+        return looks.bold(looks.yellow("NOT ENOUGH EVIDENCE FOR A VERDICT"))
     return looks.bold(looks.green(text))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from fp8debug.analysis.report import Report
 from fp8debug.analysis.suspects import Suspect
 from fp8debug.cli.render.commands import short_sql
+from fp8debug.cli.render.missing import what_is_missing
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.suspect import candidate_lines, watch_lines
 from fp8debug.cli.render.suspect_table import suspect_table
@@ -16,9 +17,11 @@ from fp8debug.cli.render.wording import count, listed
 
 def candidates_lines(report: Report, looks: Looks) -> Iterator[str]:
     """Those that a finding tells of as a table, the others in full."""
+    if report.verdict == "not_enough_evidence":  # which is what the report begins with
+        return
     if not report.is_judged and not report.n_candidates:
         yield looks.bold(looks.yellow("NOT ENOUGH EVIDENCE FOR A VERDICT"))
-        yield from wrap(_what_is_missing(report), looks.width)
+        yield from wrap(what_is_missing(report), looks.width)
         return
     if not report.n_candidates:
         judged = [entry.recipe for entry in report.judged if entry.n_operands]
@@ -47,31 +50,6 @@ def _told(report: Report, suspects: Sequence[Suspect]) -> tuple[list[Suspect], l
     places = {(place.layer, place.tensor) for finding in report.findings for place in finding.places}
     told = [suspect for suspect in suspects if (suspect.layer, suspect.tensor) in places]
     return told, [suspect for suspect in suspects if (suspect.layer, suspect.tensor) not in places]
-
-
-def _what_is_missing(report: Report) -> str:
-    if not report.health.n_operands_sampled:
-        return (
-            "No tensor was sampled, so nothing is known about its error in FP8. Only the scale gaps and the health of "
-            "the tensors were recorded. Sample more: `fp8debug attach --every 1 ...` or `--first 20`."
-        )
-    if not report.judged:
-        recipes = listed([escape(recipe) for recipe in report.scope.recipes or report.run.recipes])
-        return (
-            "The rules judge recipes with one scale a tensor, and there are no error sums of any: recorded was "
-            f"{recipes or 'none'}. What block recipes do to the tensors, `fp8debug whatif` shows; for a verdict record "
-            "`--recipe current` as well."
-        )
-    if not report.n_judged_steps and any(entry.n_without_limits for entry in report.judged):
-        return (
-            "The rules have limits for E4M3 and E5M2 alone, and nothing recorded in these could be judged. What other "
-            "formats do to the tensors, `fp8debug whatif` shows."
-        )
-    needed = int(report.thresholds["min_steps_short"])
-    return (
-        f"{count(report.n_judged_steps, 'sampled step')} could be judged, a verdict takes at least {needed}. Sample "
-        "more: train longer, or record with a smaller `--every`."
-    )
 
 
 def watch_list_lines(report: Report, looks: Looks) -> Iterator[str]:

@@ -37,10 +37,14 @@ def remedy_text(finding: Finding, remedies: Sequence[Remedy]) -> str:
     for remedy in found:
         assert remedy.chosen is not None
         by_change.setdefault(_change(remedy.chosen), []).append(remedy)
+    if not found:
+        return ""
     if len(found) == 1:
         return f"{next(iter(by_change))}{_gained(found[0])}"
-    parts = [f"{change} for {len(those)} of {len(found)}" for change, those in by_change.items()]
-    return parts[0].partition(" for ")[0] + f" for all {len(found)}" if len(parts) == 1 else listed(parts)
+    if len(by_change) == 1:
+        whose = "all" if len(found) == len(operands) else "the worst"
+        return f"{next(iter(by_change))} for {whose} {len(found)}"
+    return listed([f"{change} for {len(those)} of {len(found)}" for change, those in by_change.items()])
 
 
 def remedies_lines(remedies: Sequence[Remedy], looks: Looks) -> Iterator[str]:

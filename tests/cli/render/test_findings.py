@@ -121,7 +121,9 @@ def test_nothing_found(healthy: Report) -> None:
     ]
     assert "\x1b[32mNO FINDING" in text_of(healthy, Looks(colour=True))
     unjudged = replace(healthy, verdict="not_enough_evidence")
-    assert "\x1b[33mNO FINDING" in text_of(unjudged, Looks(colour=True)), "silence is no health"
+    assert text_of(unjudged, Looks(colour=True)).startswith("\x1b[1m\x1b[33mNOT ENOUGH EVIDENCE"), (
+        "silence is no health"
+    )
 
 
 def test_nothing_serious_found(healthy: Report) -> None:
@@ -185,6 +187,7 @@ LAYER = Trial("layer_bf16", "bf16", "fixes", note="nothing cheaper was found")
             "wgrad in BF16, the rest in `block` in place of `delayed`",
         ),
         ([remedy(f"blocks.{n}.fc2", CURRENT) for n in range(3)], "`current` for all 3"),
+        ([remedy(f"blocks.{n}.fc2", CURRENT) for n in range(2)], "`current` for the worst 2"),
         (
             [remedy("blocks.0.fc2", CURRENT), remedy("blocks.1.fc2", CURRENT), remedy("blocks.2.fc2", LAYER)],
             "`current` for 2 of 3 and the whole layer in BF16 for 1 of 3",
