@@ -14,8 +14,6 @@ from fp8debug.replay import ScaleInForce
 if TYPE_CHECKING:
     from tests.field_cases.conftest import Normal, Opened, Replay
 
-DISAGREES = "weight amax history disagrees with the weight"
-
 
 def history_of(amax: float, recipe: str = "delayed", n_rolls: int = 1) -> ScaleInForce:
     margin = 1 if "margin=1" in recipe else 0
@@ -23,44 +21,37 @@ def history_of(amax: float, recipe: str = "delayed", n_rolls: int = 1) -> ScaleI
     return ScaleInForce(recipe, E4M3, False, scale, 1 / scale, amax, None, None, n_rolls, None, "ok")
 
 
-@pytest.mark.parametrize("replay", [{"layers": ("large", "tiny")}], indirect=True)
+RECIPES = {"max": "delayed", "recent": "delayed:amax_compute_algo=most_recent", "margin": "delayed:margin=1"}
+LAYERS = [f"{kind}_{name}" for kind in ("large", "tiny") for name in RECIPES]
+
+
+@pytest.mark.parametrize("replay", [{"layers": [*LAYERS, "shrank"]}], indirect=True)
 @pytest.mark.parametrize("n_steps", [1, 3])
-@pytest.mark.parametrize("recipe", ["delayed", "delayed:amax_compute_algo=most_recent", "delayed:margin=1"])
-def test_loaded_weights_are_clipped_or_lost(
-    n_steps: int, recipe: str, replay: Replay, opened: Opened, normal: Normal
-) -> None:
-    history = history_of(float(normal(256, 256, std=0.02).abs().amax()), recipe)
+def test_loaded_weights_are_clipped_or_lost(n_steps: int, replay: Replay, opened: Opened, normal: Normal) -> None:
+    before, much = (float(normal(256, 256, std=std).abs().amax()) for std in (0.02, 20.0))
     for step in range(n_steps):
-        for layer, std in (("large", 0.5), ("tiny", 1e-6)):
-            replay.observe("w", normal(256, 256, std=std, seed=1), layer=layer, step=step, framework=(history,))
-    replay.session.close()
-    clipped, lost = sorted(diagnose(opened()), key=lambda finding: finding.worst.layer or "")
-    shift = 1.0 if "margin" in recipe else 0.0  # the margin takes one bit off the scale
-    for found, layer in ((clipped, "large"), (lost, "tiny")):
-        assert (found.rule, found.severity, found.confidence) == ("weight_history", "error", "certain")
-        assert found.message.startswith(DISAGREES)
-        assert [(place.layer, place.tensor) for place in found.places] == [(layer, "w")]
-        assert (found.first_step, found.worst.n_steps) == (0, n_steps)
-    numbers = {entry.title: float(entry.value) for entry in clipped.evidence}
-    assert numbers["scale gap, bits"] == pytest.approx(4.6 - shift, abs=0.2)
-    if not shift:
-        assert numbers["overflow, %"] == pytest.approx(85, abs=3)
-        assert numbers["SQNR, dB"] == pytest.approx(1.3, abs=0.3)
-    assert "so it is clipped" in clipped.message
-    numbers = {entry.title: float(entry.value) for entry in lost.evidence}
-    assert numbers["scale gap, bits"] == pytest.approx(-14.3 - shift, abs=0.3)
-    if not shift:
-        assert numbers["underflow, %"] == pytest.approx(16, abs=2)
-        assert numbers["SQNR, dB"] == pytest.approx(19, abs=1.5)
-    assert "of its values become zero" in lost.message
-
-
-def test_weights_that_shrank_are_healthy(replay: Replay, opened: Opened, normal: Normal) -> None:
-    before = float(normal(256, 256, std=20.0).abs().amax())
-    for step in range(3):
-        history = history_of(before, n_rolls=1 + step)
-        replay.observe("w", normal(256, 256, std=0.02, seed=step), step=step, framework=(history,))
+        for layer in LAYERS:
+            kind, _, name = layer.partition("_")
+            history = history_of(before, RECIPES[name])
+            w = normal(256, 256, std=0.5 if kind == "large" else 1e-6, seed=1)
+            replay.observe("w", w, layer=layer, step=step, framework=(history,))
+        healthy = history_of(much, n_rolls=1 + step)  # ten unused bits, nothing lost
+        replay.observe("w", normal(256, 256, std=0.02, seed=step), layer="shrank", step=step, framework=(healthy,))
     replay.session.close()
     run = opened()
-    assert run.sql("select max(scale_gap_bits) < -9 from scale_gaps").fetchall() == [(True,)]
-    assert diagnose(run) == ()
+    assert run.sql("select max(scale_gap_bits) < -9 from scale_gaps where layer = 'shrank'").fetchall() == [(True,)]
+    findings = {found.worst.layer: found for found in diagnose(run)}
+    assert findings.keys() == set(LAYERS)
+    for layer, found in findings.items():
+        assert (found.rule, found.severity, found.confidence) == ("weight_history", "error", "certain")
+        assert found.message.startswith("weight amax history disagrees with the weight")
+        assert (len(found.places), found.worst.tensor, found.first_step, found.worst.n_steps) == (1, "w", 0, n_steps)
+        numbers = {entry.title: float(entry.value) for entry in found.evidence}
+        is_large, shift = layer.startswith("large"), float(layer.endswith("margin"))  # a margin takes one bit off
+        assert numbers["scale gap, bits"] == pytest.approx((4.6 if is_large else -14.3) - shift, abs=0.3)
+        assert ("so it is clipped" in found.message) == is_large
+        assert ("of its values become zero" in found.message) != is_large
+        if not shift:
+            assert numbers["overflow, %"] == pytest.approx(85 if is_large else 0, abs=3)
+            assert numbers["underflow, %"] == pytest.approx(0 if is_large else 16, abs=2)
+            assert numbers["SQNR, dB"] == pytest.approx(1.3 if is_large else 19, abs=1.5)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fp8debug.analysis.diagnosis import Finding, diagnose
+from fp8debug.analysis.diagnosis import diagnose
 from fp8debug.formats import E4M3, E5M2, Format
 from fp8debug.replay import ScaleInForce
 
@@ -66,101 +66,90 @@ def test_a_scale_that_follows_is_not_frozen(replay: Replay, opened: Opened, norm
     assert opened().sql("from frozen_scales").fetchall() == []
 
 
+MAX, MARGIN = "delayed:amax_history_len=16", "delayed:amax_history_len=16,margin=1"
+RECENT = "delayed:amax_history_len=16,amax_compute_algo=most_recent"
+
+
 class Framework:
-    """Records the gradients of several layers with the scales of a framework that does `scale_of(amaxes so far)`."""
+    """Records a layer's gradients with the scale that a framework has for them."""
 
-    def __init__(self, replay: Replay, recipe: str, fmt: Format = E5M2, history_len: int = 16) -> None:
-        self.replay, self.recipe, self.fmt, self.history_len = replay, recipe, fmt, history_len
-        self.amaxes: dict[str, list[float]] = {}
+    def __init__(self, replay: Replay, layer: str, recipe: str, fmt: Format) -> None:
+        self.replay, self.layer, self.recipe, self.fmt = replay, layer, recipe, fmt
+        self.amaxes: list[float] = []
 
-    def right(self, layer: str) -> float:
+    def right(self) -> float:
         """What the recipe gives: 1 before the first amax."""
-        seen = self.amaxes.get(layer, [])[-self.history_len :]
+        seen = self.amaxes[-16:]
         if not seen:
             return 1.0
-        amax = seen[-1] if "most_recent" in self.recipe else max(seen)
-        return self.fmt.max / 2.0 ** ("margin=1" in self.recipe) / amax
+        amax = seen[-1] if self.recipe == RECENT else max(seen)
+        return self.fmt.max / 2.0 ** (self.recipe == MARGIN) / amax
 
-    def step(self, step: int, layer: str, dy: torch.Tensor, scale: float, *, microbatch: int = 0) -> None:
-        seen = self.amaxes.setdefault(layer, [])
-        zeros = max(self.history_len - len(seen), 0)
-        used = np.float32(scale)
-        given = ScaleInForce(self.recipe, self.fmt, False, used, 1 / used, None, self.history_len, zeros, len(seen),
-                             None, "ok" if seen else "warmup")  # fmt: skip
-        self.replay.observe("dy", dy, step=step, layer=layer, framework=(given,), microbatch=microbatch)
-        seen.append(float(dy.abs().amax()))
-
-    def diagnose(self, opened: Opened) -> tuple[Finding, ...]:
-        self.replay.session.close()
-        return diagnose(opened())
+    def step(self, step: int, dy: torch.Tensor, scale: float, microbatch: int = 0) -> None:
+        used, n = np.float32(scale), len(self.amaxes)
+        given = ScaleInForce(self.recipe, self.fmt, False, used, 1 / used, None, 16, max(16 - n, 0), n, None,
+                             "ok" if n else "warmup")  # fmt: skip
+        self.replay.observe("dy", dy, step=step, layer=self.layer, framework=(given,), microbatch=microbatch)
+        self.amaxes.append(float(dy.abs().amax()))
 
 
-RECIPES = ["delayed:amax_history_len=16", "delayed:amax_history_len=16,margin=1",
-           "delayed:amax_history_len=16,amax_compute_algo=most_recent"]  # fmt: skip
+CASES = {
+    f"{word}_{fmt.name}": (recipe, fmt)
+    for word, recipe in (("max", MAX), ("margin", MARGIN), ("recent", RECENT))
+    for fmt in (E4M3, E5M2)
+}
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("fmt", [E4M3, E5M2])
-def test_scales_that_follow_their_history_are_healthy(
-    recipe: str, fmt: Format, replay: Replay, opened: Opened, normal: Normal
-) -> None:
-    framework = Framework(replay, recipe, fmt)
-    for step in range(25):
+@pytest.mark.parametrize("replay", [{"layers": [*CASES, "constant", "missing"]}], indirect=True)
+def test_scales_that_follow_their_history_are_healthy(replay: Replay, opened: Opened, normal: Normal) -> None:
+    layers = [Framework(replay, layer, *case) for layer, case in CASES.items()]
+    constant = Framework(replay, "constant", MAX, E4M3)
+    for step in range(21):
         for microbatch in range(2):
-            dy = normal(16, 64, std=1e-3 * (1 + step % 5 / 5), seed=2 * step + microbatch)
-            framework.step(step, "fc", dy, framework.right("fc"), microbatch=microbatch)
-    assert framework.diagnose(opened) == ()
-
-
-def test_a_constant_scale_under_a_constant_maximum_is_healthy(replay: Replay, opened: Opened, normal: Normal) -> None:
-    framework = Framework(replay, RECIPES[0], E4M3)
-    for step in range(14):
-        dy = normal(16, 64, std=1e-3 if step else 1.0, seed=step)  # the largest stays in the window
-        framework.step(step, "fc", dy, framework.right("fc"))
-    assert framework.diagnose(opened) == ()
-
-
-@pytest.mark.parametrize("fmt", [E4M3, E5M2])
-@pytest.mark.parametrize(("since", "recipe"), [(0, RECIPES[0]), (6, RECIPES[0]), (6, RECIPES[1]), (6, RECIPES[2])])
-def test_frozen_at_another_value_and_later(
-    since: int, recipe: str, fmt: Format, replay: Replay, opened: Opened, normal: Normal
-) -> None:
-    framework = Framework(replay, recipe, fmt)
-    scale = 3.5
-    for step in range(16):
-        scale = framework.right("fc") if 0 < step <= since else scale
-        framework.step(step, "fc", normal(32, 64, std=1e-6 * 2.0**step, seed=step), scale)
-    (found,) = framework.diagnose(opened)
-    assert (found.rule, found.severity, found.first_step) == ("frozen_scale", "error", since)
-    assert found.message.startswith(f"backward scale frozen at {'3.5' if since == 0 else ''}")
-    assert f"since step {since}" in found.message and "zeros" not in found.message
-
-
-@pytest.mark.parametrize("replay", [{"layers": [f"fc{number}" for number in range(4)]}], indirect=True)
-def test_one_ratio_everywhere_is_one_finding(replay: Replay, opened: Opened, normal: Normal) -> None:
-    framework = Framework(replay, RECIPES[0])
-    for step in range(6):
-        for number in range(4):
-            dy = normal(16, 64, std=10.0 ** (number - step), seed=step)
-            framework.step(step, f"fc{number}", dy, framework.right(f"fc{number}") / 2)
-    (found,) = framework.diagnose(opened)
-    assert (found.rule, found.severity, len(found.places)) == ("stale_scale", "error", 4)
-    assert found.message.startswith("backward scale is 0.5 times the one that the recorded amaxes give")
-
-
-def test_steps_that_are_missing_prove_nothing(replay: Replay, opened: Opened, normal: Normal) -> None:
-    for step in range(0, 40, 10):
-        scale = np.float32(57344 / 2.0)
-        given = ScaleInForce(RECIPES[0], E5M2, False, scale, 1 / scale, 2.0, 16, 0, 100, None, "ok")
-        replay.observe("dy", normal(16, 64, std=0.1 + step / 100, seed=step), step=step, framework=(given,))
+            for number, layer in enumerate(layers):
+                dy = normal(16, 64, seed=100 * number + 2 * step + microbatch).clamp(-3, 3)
+                layer.step(step, dy * (1e-3 * (1 + step % 5 / 5)), layer.right(), microbatch)
+        if step < 14:  # the largest stays in the window
+            constant.step(step, normal(16, 64, std=1e-3 if step else 1.0, seed=step), constant.right())
+        if step % 5 == 0:  # between these steps nothing was recorded
+            scale = np.float32(57344 / 2.0)
+            given = ScaleInForce(MAX, E5M2, False, scale, 1 / scale, 2.0, 16, 0, 100, None, "ok")
+            dy = normal(16, 64, std=0.1 + step / 100, seed=step)
+            replay.observe("dy", dy, step=step, layer="missing", framework=(given,))
     replay.session.close()
     assert diagnose(opened()) == ()
+
+
+@pytest.mark.parametrize("replay", [{"layers": [*CASES, "never", "ratio1", "ratio2", "ratio3"]}], indirect=True)
+def test_frozen_at_another_value_and_later(replay: Replay, opened: Opened, normal: Normal) -> None:
+    layers = [Framework(replay, layer, *case) for layer, case in CASES.items()]
+    never, halved = (
+        Framework(replay, "never", MAX, E4M3),
+        [Framework(replay, f"ratio{n}", MAX, E5M2) for n in (1, 2, 3)],
+    )
+    frozen = {layer.layer: 1.0 for layer in layers}
+    for step in range(16):
+        for layer in layers:
+            frozen[layer.layer] = layer.right() if step <= 6 else frozen[layer.layer]
+            layer.step(step, normal(32, 64, std=1e-6 * 2.0**step, seed=step), frozen[layer.layer])
+        never.step(step, normal(32, 64, std=1e-3 * 1.1**step, seed=step), 3.5)
+        for number, layer in enumerate(halved):
+            layer.step(step, normal(32, 64, std=10.0 ** (number - 2) / 1.1**step, seed=step), layer.right() / 2)
+    replay.session.close()
+    later, since_0, ratio = sorted(diagnose(opened()), key=lambda found: len(found.places) % 6)
+    assert [found.severity for found in (later, since_0, ratio)] == ["error"] * 3
+    assert (later.rule, later.first_step, {place.layer for place in later.places}) == ("frozen_scale", 6, {*CASES})
+    assert all("since step 6" in place.message and "zeros" not in place.message for place in later.places)
+    assert (since_0.rule, since_0.first_step, since_0.worst.layer) == ("frozen_scale", 0, "never")
+    assert since_0.message.startswith("backward scale frozen at 3.5 since step 0; the recorded amaxes give ")
+    assert (ratio.rule, len(ratio.places)) == ("stale_scale", 3)
+    assert ratio.message.startswith("backward scale is 0.5 times the one that the recorded amaxes give")
 
 
 def test_an_infinity_in_the_history_is_named(replay: Replay, opened: Opened, normal: Normal) -> None:
     scale = np.float32(1000)
     for step in range(6):
-        given = ScaleInForce(RECIPES[0], E5M2, False, scale, 1 / scale, math.inf, 16, 0, 100, None, "ok")
+        given = ScaleInForce(MAX, E5M2, False, scale, 1 / scale, math.inf, 16, 0, 100, None, "ok")
         replay.observe("dy", normal(16, 64, std=2.0**step, seed=step), step=step, framework=(given,))
     replay.session.close()
     found = diagnose(opened())[0]

@@ -51,29 +51,33 @@ def test_every_microbatch_is_judged_by_itself(replay: Replay, opened: Opened) ->
     assert numbers == [pytest.approx(2.0), pytest.approx(74, rel=0.05), pytest.approx(3.7, abs=0.3)]
 
 
-@pytest.mark.parametrize("microbatches", [2, 4])
-@pytest.mark.parametrize("kept", ["last", "largest", "each"])
-def test_the_history_shows_what_it_was_given(kept: str, microbatches: int, replay: Replay, opened: Opened) -> None:
-    """`each`: rolled at every micro-batch, as a framework may."""
-    history: list[float] = []
+CASES = {f"{kept}_{n}": (kept, n) for kept in ("last", "largest", "each") for n in (2, 4)}
+"""What reaches the history of so many micro-batches; `each`: it is rolled at every one, as a framework may."""
+
+
+@pytest.mark.parametrize("replay", [{"layers": tuple(CASES)}], indirect=True)
+def test_the_history_shows_what_it_was_given(replay: Replay, opened: Opened) -> None:
+    histories: dict[str, list[float]] = {layer: [] for layer in CASES}
     for step in range(6):
-        amaxes = [*[8.0 + step / 4, 1.0, 1.5][: microbatches - 1], 2.5 + step / 8]
-        scale = np.float32(448 / max(history[-16:], default=448.0))
-        for microbatch, amax in enumerate(amaxes):
-            if kept == "each":
-                scale = np.float32(448 / max(history[-16:], default=448.0))
-                history.append(amax)
-            given = ScaleInForce("delayed:amax_history_len=16", E4M3, False, scale, 1 / scale, None, 16,
-                                 max(16 - len(history), 0), len(history), None, "ok" if step else "warmup")  # fmt: skip
-            x = uniform(amax, 10 * step + microbatch)
-            replay.observe("x", x, step=step, microbatch=microbatch, framework=(given,))
-        if kept != "each":
-            history.append(amaxes[-1] if kept == "last" else max(amaxes))
+        for layer, (kept, n_microbatches) in CASES.items():
+            amaxes = [*[8.0 + step / 4, 1.0, 1.5][: n_microbatches - 1], 2.5 + step / 8]
+            history = histories[layer]
+            before = list(history)
+            for microbatch, amax in enumerate(amaxes):
+                seen = history if kept == "each" else before
+                scale = np.float32(448 / max(seen, default=448.0))
+                given = ScaleInForce("delayed:amax_history_len=32", E4M3, False, scale, 1 / scale, None, 32,
+                                     32 - len(seen), len(seen), None, "ok" if seen else "warmup")  # fmt: skip
+                x = uniform(amax, 10 * step + microbatch)
+                replay.observe("x", x, step=step, microbatch=microbatch, layer=layer, framework=(given,))
+                if kept == "each":
+                    history.append(amax)
+            if kept != "each":
+                history.append(amaxes[-1] if kept == "last" else max(amaxes))
     replay.session.close()
     findings = diagnose(opened())
-    if kept != "last":
-        assert findings == ()
-        return
-    (found,) = findings
-    assert (found.rule, found.severity, found.worst.n_steps) == ("microbatch_amax_lost", "error", 5)
-    assert "micro-batch 0" in found.message
+    told = {place.layer: (found, place) for found in findings for place in found.places}
+    assert told.keys() == {"last_2", "last_4"}
+    for found, place in told.values():
+        assert (found.rule, found.severity, place.n_steps) == ("microbatch_amax_lost", "error", 5)
+        assert "micro-batch 0" in place.message

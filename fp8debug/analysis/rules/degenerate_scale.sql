@@ -6,6 +6,7 @@ priority = 15
 only_if = [
     "exists (from degenerate_operands) or exists (from stored.scales where source = 'framework' and (scale <= 0 or not isfinite(scale)))",
 ]
+explains = ["clipping", "clipping_spike", "underflow", "sqnr_low", "gain_off", "gemm_error", "format_choice", "weight_history"]
 sentence = "{what}"
 advice = "Put a lower bound on the amax (1e-12 is usual) and cap the scale at the largest finite FP32 value; then ask why the tensor is almost zero."
 symptom = "Inf or NaN where a tensor is almost zero"
@@ -44,4 +45,5 @@ select
     layer, tensor, first_step, last_step, n_steps, min_amax, 'tiny' as cause,
     format('DEGENERATE: the amax is {:.3g}, for which the scale of {} would be infinite', min_amax, fmt) as what
 from degenerate_operands
-where (layer, tensor) not in (select (layer, tensor) from recorded);
+where (layer, tensor) not in (select (layer, tensor) from recorded)
+  and (layer, tensor) not in (select (layer, tensor) from told_candidates);
