@@ -18,10 +18,13 @@ from torch import nn
 
 from fp8debug import schema
 from fp8debug.errors import Fp8DebugError
+from fp8debug.formats import E4M3
 from fp8debug.hooks import writer
 from fp8debug.hooks.flushing import flush_interval_s
+from fp8debug.hooks.observed import Observed, Payload
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.writer import PartWriter
+from fp8debug.replay import Moment
 from fp8debug.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -58,8 +61,12 @@ def test_every_table_is_what_the_schema_says(attach: Attach, recorded: Recorded)
     unused = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     recipes = ["current", "delayed", "mxfp8"]
-    with attach(nn.ModuleDict({"a": model, "b": unused}), raw_every=1, recipes=recipes):
+    with attach(nn.ModuleDict({"a": model, "b": unused}), raw_every=1, recipes=recipes) as session:
         model(torch.randn(2, 3)).sum().backward()
+        w = torch.ones(3, 3)
+        payload = Payload(w.to(torch.float8_e4m3fn), E4M3, 1.0, "current")
+        session._observation.observe(Observed("a.0", "w", w, w.dtype, Moment(0, 0, 0, "forward"), payload=payload))
+        session.log(eval={"task": 0.5})
         optimizer.step()
     for name, table in schema.TABLES.items():
         (part,) = recorded.parts(name)
