@@ -41,7 +41,7 @@ class Affected:
     """None: nothing is known of it under that recipe."""
     is_wrong: bool
     source: str = "simulated"
-    """simulated | framework: whose scales these are"""
+    """simulated | framework: whose scales were recorded | replayed: none were"""
     failing_gemms: tuple[str, ...] = ()
     """Under a block recipe, the GEMMs that read it badly."""
 
@@ -127,7 +127,8 @@ def _evaluated(run: Run, recipe: Recipe) -> list[Affected]:
         measured = seen.get((recipe.text, *operand))
         if measured is not None:
             counts = (measured.sampled, gaps.get((recipe.text, *operand), Count()))
-            found.append(Affected(*operand, recipe, measured, any(count.fails(run.thresholds) for count in counts)))
+            is_wrong = any(count.fails(run.thresholds) for count in counts)
+            found.append(Affected(*operand, recipe, measured, is_wrong, "replayed"))
     return sorted(found, key=_sqnr_left)
 
 

@@ -22,6 +22,8 @@ class Context:
     thresholds: dict[str, float]
     commands: dict[str, str]
     """By kind of block recipe, what would record it."""
+    is_cut: bool
+    """Whether the run was opened from a later step on: then its histories lack what was before."""
     block_recipes: tuple[str, ...]
     """Those recorded."""
     blocks: dict[tuple[str, str, str, str], Measured]
@@ -69,12 +71,21 @@ def gather(run: Run, layers: Sequence[str]) -> Context:
     return Context(
         run.thresholds,
         {kind: attach_command(run, kind) for kind in BLOCK_KINDS},
+        _is_cut(run),
         block_recipes,
         blocks(run, layers, block_recipes),
         gemms(run, layers, recorded_recipes(run, "gemms")),
         frozenset(wrong),
         {(recipe, layer, tensor): sqnr_db for recipe, layer, tensor, sqnr_db in rows},
     )
+
+
+def _is_cut(run: Run) -> bool:
+    query = "select count(*) from duckdb_views() where schema_name = 'stored' and view_name = 'all_tensors'"
+    if not run.prepare("").execute(query).fetchall()[0][0]:
+        return False
+    first = "select (select min(step) from stored.tensors) > (select min(step) from stored.all_tensors)"
+    return bool(run.prepare("").execute(first).fetchall()[0][0])
 
 
 def gemms_reading(tensor: str) -> tuple[str, ...]:

@@ -78,8 +78,8 @@ def _measured(run: Run, batch: _Batch, operands: Sequence[Operand]) -> _Facts:
         recipe, base = proposal.recipe, batch.recipe
         if proposal.kind == "margin" and not batch.with_margins:
             continue
-        # What a framework had in force need not be what its recipe gives.
-        follows = proposal.kind in ("margin", "format") and batch.source == "framework"
+        # What a framework had in force need not be what its recipe gives, and a part of a run has not all the history.
+        follows = proposal.kind in ("margin", "format") and batch.source != "replayed"
         if follows and isinstance(recipe, DelayedScaling) and isinstance(base, DelayedScaling):
             shifted.append(Shifted(recipe, base))
         else:
@@ -108,6 +108,9 @@ def _trials(entry: Affected, facts: _Facts, context: Context) -> Iterator[Trial]
         key = (proposal.recipe.text, *entry.operand)
         if nothing:
             yield Trial(proposal.kind, proposal.recipe.text, "unknown", note=nothing)
+        elif context.is_cut and proposal.kind == "history":
+            note = "a part of the run does not have the whole history"
+            yield Trial(proposal.kind, proposal.recipe.text, "unknown", note=note)
         elif is_unlike and not _replaces_the_scale(proposal, entry):
             yield _no_answer(proposal)
         else:

@@ -11,9 +11,12 @@ import pytest
 
 from fp8debug.analysis import open_run
 from fp8debug.analysis.remedies import Remedy, search
+from fp8debug.analysis.scope import Scope
 from fp8debug.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.analysis.remedies.conftest import Courses
 
 Outcomes = Callable[[Remedy], list[tuple[str, str, str]]]
@@ -21,7 +24,7 @@ Found = dict[str, Remedy]
 
 
 @pytest.fixture(scope="module")
-def simulated(new_courses: Callable[..., Courses]) -> Found:
+def simulated_path(new_courses: Callable[..., Courses]) -> Path:
     courses = new_courses("delayed")
     # Every 16th step is 2 bits larger than the 8 before it, which are all that the history knows.
     courses.follow("outgrows", [2 * (step % 16 == 0) for step in range(96)], range(32, 96, 16), length=8)
@@ -34,7 +37,12 @@ def simulated(new_courses: Callable[..., Courses]) -> Found:
     # A spike of 18 bits every 10 steps spoils every window, and most_recent clips at each: 5 steps after the sampled.
     courses.follow("spikes_between", [18 * (step % 10 == 0) for step in range(200)], range(25, 200, 10))
     courses.follow("healthy", [0] * 40, range(20, 40, 5))
-    with open_run(courses.run.write(), threads=1) as run:
+    return courses.run.write()
+
+
+@pytest.fixture(scope="module")
+def simulated(simulated_path: Path) -> Found:
+    with open_run(simulated_path, threads=1) as run:
         found = search(run)
         # What is fine has no trials, and is left out unless it is asked for.
         (healthy,) = search(run, [("healthy", "x")])
@@ -95,6 +103,16 @@ def test_what_would_clip_between_sampled_steps_does_not_fix(simulated: Found, ou
     ]
     # The first 16 passes are warm-up: spikes at 20, 30, ... 190 of the steps 16 to 199.
     assert remedy.trials[3].note == "its scale is too large in 18 of 184 steps, unsampled ones included"
+
+
+def test_a_part_of_a_run_does_not_know_of_longer_histories(simulated_path: Path, outcomes: Outcomes) -> None:
+    # Replayed from step 30 on, a window of 64 would look as short as one of 16.
+    scope = Scope(layer="has_shrunk", steps=((30, None),))
+    with open_run(simulated_path, threads=1, scope=scope) as run:
+        (remedy,) = search(run)
+    assert [(kind, outcome) for kind, _, outcome in outcomes(remedy)] == [
+        ("margin", "not_enough"), ("history", "unknown"), ("history", "unknown"), ("most_recent", "fixes"),
+    ]  # fmt: skip
 
 
 def test_nothing_wrong_means_no_trials(simulated: Found) -> None:
