@@ -12,7 +12,6 @@ from fp8debug.analysis.compare.levels import (
     Level,
     Slope,
     last_level,
-    level,
     rolling_mean,
     slope,
     without_outliers,
@@ -69,7 +68,7 @@ class Gap:
     baseline_loss: float | None
     """Mean loss of the baseline over the same last steps."""
     early: float | None
-    """Mean over the first quarter; low is the end of its 95 % band."""
+    """Mean over the first steps over which it is level, a quarter of all at most; low is the end of its 95 % band."""
     early_low: float | None
     kind: str
     """unknown | none | transient | persistent | growing"""
@@ -121,7 +120,7 @@ def gap_of(baseline: Curve, other: Curve) -> Gap:
     steps, base, differences = steps[kept], base[kept], differences[kept]
 
     last = last_level(differences, window)
-    early = level(differences[: max(1, differences.size // 4)])
+    early = last_level(differences[: max(1, differences.size // 4)][::-1], max(window, OUTLIER_WINDOW))
     half = differences.size // 2
     line = slope(steps[half:].astype(np.float64), differences[half:])
     trend = _trend(line, last)

@@ -73,7 +73,8 @@ def _headline(word: str, alike: Comparability, gap: Gap, signals: Signals, score
             return f"{spikes} that the baseline does not have; the run recovers."
         case "gap":
             so_far = " so far" if _too_early(gap, run) else ""
-            return f"Persistent gap{so_far} of {_gap(gap)}: investigate."
+            since = "" if gap.is_from_start else f", since about step {gap.onset_step}"
+            return f"Persistent gap{so_far} of {_gap(gap)}{since}: investigate."
         case "transient":
             return "Early transient, shrinking: no fault shows in the loss."
         case "lower_benchmarks":
@@ -112,7 +113,7 @@ def gap_sentence(gap: Gap, run: Curve) -> str:
             return f"No measurable gap: {_gap(gap)} {over}, {band}."
         case "transient":
             return (
-                f"The gap shrinks: {gap.early:+.3g} over the first quarter, {_gap(gap)} {over} ({band})."
+                f"The gap shrinks: {gap.early:+.3g} at first, {_gap(gap)} {over} ({band})."
             )  # fmt: skip
         case "growing":
             since = (
@@ -120,7 +121,7 @@ def gap_sentence(gap: Gap, run: Curve) -> str:
                 if gap.onset_step is not None
                 else ""
             )
-            return f"The gap grows: {gap.early:+.3g} over the first quarter, {_gap(gap)} {over} ({band}).{since}"
+            return f"The gap grows: {gap.early:+.3g} at first, {_gap(gap)} {over} ({band}).{since}"
     if gap.absolute < 0:
         return f"The run's loss is lower than the baseline's: {_gap(gap)} {over} ({band})."
     if gap.is_usual and gap.absolute > gap.usual_limit:
@@ -131,6 +132,8 @@ def gap_sentence(gap: Gap, run: Curve) -> str:
 
 
 def _too_early(gap: Gap, run: Curve) -> str:
+    if not gap.is_from_start:
+        return ""
     tokens = float(run.tokens[run.tokens > 0].sum()) if run.tokens is not None else math.nan
     if tokens < FEW_TOKENS:
         return f" After {tokens:.2g} tokens it may still be a transient of the start."

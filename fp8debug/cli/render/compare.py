@@ -138,7 +138,7 @@ def _gap(pair: Pair, looks: Looks) -> Iterator[str]:
         ("  ", "loss", "% of the baseline"),
         (f"  last {gap.n_level:,} steps", _signed(gap.absolute), _percent(gap.relative)),
         ("  95 % band", _band(gap.low, gap.high, _signed), _band(gap.relative_low, gap.relative_high, _percent)),
-        ("  first quarter", _signed(gap.early), ""),
+        ("  at first", _signed(gap.early), ""),
     ]
     yield from columns(rows)
     if gap.slope is not None and gap.first_step is not None and gap.last_step is not None:

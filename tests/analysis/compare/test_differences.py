@@ -116,7 +116,7 @@ def write(synthetic_run: ModuleType, path: Path, *, scale: float = 1.0, checksum
 def test_run_directories(
     synthetic_run: ModuleType, tmp_path: Path, other: dict[str, Any], level: str, name: str | None
 ) -> None:
-    usual = {"git_commit": "a", "versions": {"torch": "2.13", "fp8debug": "1"}}
+    usual: dict[str, Any] = {"git_commit": "a", "versions": {"torch": "2.13", "fp8debug": "1"}}
     paths = [write(synthetic_run, tmp_path / "a", **usual), write(synthetic_run, tmp_path / "b", **{**usual, **other})]
     (pair,) = compare(paths[0], [paths[1]]).pairs
     assert pair.comparability.level == level

@@ -76,6 +76,15 @@ def test_a_gap_that_begins_late_is_dated() -> None:
     assert not found.is_from_start
 
 
+def test_one_that_begins_late_and_stays_is_dated_in_the_verdict() -> None:
+    differences = noise(1000, 0.005)
+    differences[300:] += 0.2
+    steps = np.arange(1000)
+    (pair,) = compare(make_curve("a", steps, np.full(1000, 2.0)), [make_curve("b", steps, 2 + differences)]).pairs
+    assert (pair.verdict.word, pair.checks) == ("divergence", ())
+    assert "step 300" in pair.verdict.headline
+
+
 def test_nan_is_in_no_mean_and_is_counted() -> None:
     found = gap([0.5] * 32 + [math.nan, math.inf])
     assert (found.n_matched, found.n_nonfinite, found.absolute, found.last_step) == (34, 2, 0.5, 31)
