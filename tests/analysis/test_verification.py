@@ -74,6 +74,14 @@ def test_a_gap_that_one_seed_cannot_tell_three_can() -> None:
     assert blunt.noise.threshold == pytest.approx(3 * np.std([2, 2.12, 2.3], ddof=1))
 
 
+def test_a_gap_that_scatters_too_much_is_not_enough_evidence() -> None:
+    base, bumpy = curve(0.0), curve(0.0, seed=1)
+    far = np.concatenate([bumpy.loss[:180], bumpy.loss[180:] + np.linspace(0, 2, 20)])
+    tail = tail_gap(base, make_curve("bumpy", range(STEPS), far))
+    assert tail.gap is not None and tail.error is not None and 0.1 < tail.gap < tail.error
+    assert judge(tail, tail_gap(base, bumpy)).verdict == "unknown"
+
+
 def test_the_gap_is_the_mean_of_the_last_quarter_without_spikes() -> None:
     base = curve(0.0, noise=0.0)
     loss = BASE + 0.1 + 1e-3 * (-1.0) ** np.arange(STEPS)
@@ -81,7 +89,7 @@ def test_the_gap_is_the_mean_of_the_last_quarter_without_spikes() -> None:
     loss[160] += 9.0
     tail = tail_gap(base, make_curve("other", range(STEPS), loss))
     assert tail.gap == pytest.approx(0.1, abs=1e-4)
-    assert (tail.first_step, tail.last_step, tail.n_steps) == (150, 199, 50)
+    assert (tail.first_step, tail.last_step, tail.n_steps, tail.n_far) == (150, 199, 50, 1)
     assert tail.error is not None and tail.error < 1e-3
     assert tail.curve[0][0] == 0 and tail.curve[0][1] == pytest.approx(5.1, abs=0.01)
     assert tail_gap(base, curve(0.5, until=20)).n_steps == 16

@@ -26,10 +26,8 @@ MIN_RELATIVE = 0.001
 class Noise:
     """What a gap must exceed to mean anything."""
 
-    threshold: float | None
-    """The largest of the following, in units of the loss; None: too few steps to tell."""
-    matched: float | None
-    """Half of the wider 95 % band of the two gaps, from the scatter of their matched steps."""
+    threshold: float
+    """In units of the loss: `least`, or `SPREADS` times `spread` where that is more."""
     least: float
     """`MIN_RELATIVE` of the baseline's loss, or `DRIFT` of it where the seeds are too few."""
     spread: float | None
@@ -63,28 +61,29 @@ def judge(recipe: Tail, plan: Tail, losses_of_seeds: Sequence[float] = (), *, mi
         losses_of_seeds: last losses of BF16 trainings, the baseline's included; fewer than 2 say nothing.
         min_recovery: share of the gap that the plan must take away.
     """
-    noise = _noise(recipe, plan, losses_of_seeds)
+    noise = _noise(recipe.baseline_loss, losses_of_seeds)
     if recipe.gap is None or plan.gap is None:
         return Judgement("unknown", noise, None, None)
     if math.isinf(recipe.gap):
-        harm = math.isinf(plan.gap) or (noise.threshold is not None and plan.gap > noise.threshold)
+        harm = plan.gap > noise.threshold
         return Judgement("not_recovered" if harm else "recipe_fails", noise, None, None)
     if math.isinf(plan.gap):
         return Judgement("plan_hurts", noise, None, None)
-    if noise.threshold is None:
+    if recipe.error is None or plan.error is None:
         return Judgement("unknown", noise, None, None)
     if recipe.gap <= noise.threshold:
-        return Judgement("plan_hurts" if plan.gap > noise.threshold else "no_effect", noise, None, None)
+        if plan.gap <= noise.threshold:
+            return Judgement("no_effect", noise, None, None)
+        return Judgement("plan_hurts" if plan.gap > plan.error else "unknown", noise, None, None)
+    if recipe.gap <= recipe.error:  # it scatters so much that it may as well be none
+        return Judgement("unknown", noise, None, None)
     share = 1 - plan.gap / recipe.gap
-    errors = [max(tail.error or 0.0, noise.spread or 0.0) for tail in (plan, recipe)]
+    errors = [max(error, noise.spread or 0.0) for error in (plan.error, recipe.error)]
     error = math.hypot(errors[0], errors[1] * plan.gap / recipe.gap) / recipe.gap
     return Judgement("recovered" if share >= min_recovery else "not_recovered", noise, share, error)
 
 
-def _noise(recipe: Tail, plan: Tail, losses: Sequence[float]) -> Noise:
-    errors = [tail.error for tail in (recipe, plan) if tail.error is not None]
-    matched = max(errors, default=None)
+def _noise(loss: float | None, losses: Sequence[float]) -> Noise:
     spread = statistics.stdev(losses) if len(losses) > 1 else None
-    least = (MIN_RELATIVE if len(losses) >= ENOUGH_SEEDS else DRIFT) * abs(recipe.baseline_loss or 0.0)
-    threshold = None if matched is None else max(matched, least, SPREADS * (spread or 0.0))
-    return Noise(threshold, matched, least, spread, max(1, len(losses)))
+    least = (MIN_RELATIVE if len(losses) >= ENOUGH_SEEDS else DRIFT) * abs(loss or 0.0)
+    return Noise(max(least, SPREADS * (spread or 0.0)), least, spread, max(1, len(losses)))

@@ -20,7 +20,7 @@ class Tail:
     """Loss of a run minus the baseline's at the same steps, over the last of them."""
 
     gap: float | None
-    """Mean, single spikes left out; infinite where the run's loss is mostly not finite there, None where nothing can be told."""
+    """Mean without steps that are far from the others; infinite where the loss is mostly not finite, None: unknown."""
     error: float | None
     """Half of the mean's 95 % band, from the means of blocks of neighbouring steps; None: too few steps."""
     loss: float | None
@@ -29,6 +29,8 @@ class Tail:
     first_step: int | None
     last_step: int | None
     n_steps: int
+    n_far: int
+    """Steps of those that are in no gap, being far from the others: spikes, which no mean should hang on."""
     n_nonfinite: int
     """Steps, of all matched ones, at which the run's loss is NaN or infinite and the baseline's is not."""
     curve: tuple[tuple[int, float], ...]
@@ -45,18 +47,19 @@ def tail_gap(baseline: Curve, run: Curve) -> Tail:
     n_nonfinite = int((~np.isfinite(loss)).sum())
     curve = _smoothed(steps, loss - base)
     if not n:
-        return Tail(None, None, None, None, None, None, 0, n_nonfinite, curve)
+        return Tail(None, None, None, None, None, None, 0, 0, n_nonfinite, curve)
     steps, base, loss = steps[-n:], base[-n:], loss[-n:]
     span = int(steps[0]), int(steps[-1]), n
     finite = np.isfinite(loss)
     if 2 * int(finite.sum()) <= n:
-        return Tail(math.inf, None, None, float(base.mean()), *span, n_nonfinite, curve)
+        return Tail(math.inf, None, None, float(base.mean()), *span, 0, n_nonfinite, curve)
     base, loss = base[finite], loss[finite]
     differences = loss - base
     kept = without_outliers(differences, 2 * MIN_VALUES)
     found = level(differences[kept])
     error = None if found.low is None else found.value - found.low
-    return Tail(found.value, error, float(loss.mean()), float(base.mean()), *span, n_nonfinite, curve)
+    n_far = int((~kept).sum())
+    return Tail(found.value, error, float(loss.mean()), float(base.mean()), *span, n_far, n_nonfinite, curve)
 
 
 def _smoothed(steps: np.ndarray[tuple[int], np.dtype[np.int64]], differences: Floats) -> tuple[tuple[int, float], ...]:

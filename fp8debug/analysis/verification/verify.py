@@ -125,6 +125,11 @@ def _notes(runs: Sequence[VerifiedRun], base: Curve) -> Iterator[str]:
             yield f"{word} has {run.n_steps} steps with a loss, the baseline {len(base)}: those of both are compared"
         if run.tail is not None and run.tail.n_nonfinite:
             yield f"the loss of {word} is not finite at {run.tail.n_nonfinite} steps"
+        if run.tail is not None and run.tail.n_far:
+            yield (
+                f"{run.tail.n_far} of the last {run.tail.n_steps} steps of {word} are far from the others and in no "
+                "gap: `fp8debug compare` tells of its spikes"
+            )
     seeds = [run for run in runs if run.kind == "seed"]
     if any(run.loss == by_kind["bf16"].loss for run in seeds):
         yield (

@@ -70,10 +70,9 @@ def _not_recovered(verified: Verification, recipe: Tail, plan: Tail) -> str:
 
 
 def _no_effect(verified: Verification, recipe: Tail, plan: Tail) -> str:
-    threshold = verified.judgement.noise.threshold or 0.0
     return (
         f"No measurable effect on the loss: the gap of {verified.recipe} to BF16 is {gap_text(recipe)}, with the plan "
-        f"{gap_text(plan)}; one below {threshold:.4f} is noise."
+        f"{gap_text(plan)}; one below {verified.judgement.noise.threshold:.4f} is noise."
     )
 
 
@@ -99,6 +98,12 @@ def _unknown(verified: Verification, recipe: Tail, plan: Tail) -> str:
         return (
             "The runs have no step in common at which the loss of the BF16 baseline is finite: nothing can be compared."
         )
+    for words, tail in ((verified.recipe, recipe), (f"{verified.recipe} with the plan", plan)):
+        if tail.error is not None and (tail.gap or 0.0) > verified.judgement.noise.threshold:
+            return (
+                f"Over the last {tail.n_steps} steps the gap of {words} to BF16 is {gap_text(tail)}, but it scatters "
+                f"so much (95 % band: plus or minus {tail.error:.4f}) that it may as well be none. Train for more steps."
+            )
     return (
         f"Only {recipe.n_steps} steps can be compared, too few to tell a gap from noise: {verified.recipe} has "
         f"{gap_text(recipe)}, with the plan {gap_text(plan)}. Train for at least 16 steps."

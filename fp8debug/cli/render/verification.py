@@ -23,8 +23,8 @@ from fp8debug.cli.render.wording import count, listed, operand, shown_path, with
 VERIFY_VERSION = 1
 _SHOWN = 8
 _COLUMNS = (
-    "gaps are means of the differences there, single spikes left out; gradient norms are medians; findings are operands "
-    "with an error or a warning under what the run computed with."
+    "gaps are means of the differences there, far-out steps left out; gradient norms are medians; findings are "
+    "operands with an error or a warning under what the run computed with."
 )
 
 
@@ -127,7 +127,7 @@ def _course(verified: Verification, looks: Looks) -> Iterator[str]:
     values = [value for tail in tails.values() for _, value in tail.curve]
     if not values:
         return
-    low, high = min(0.0, *values), max(verified.judgement.noise.threshold or 0.0, *values)
+    low, high = min(0.0, *values), max(verified.judgement.noise.threshold, *values)
     width = max(len(name) for name in tails)
     first, last = (f(step for tail in tails.values() for step, _ in tail.curve) for f in (min, max))
     yield looks.bold(f"GAP OVER STEPS {first} TO {last}, from {low:+.3g} to {high:+.3g}")
@@ -141,8 +141,6 @@ def _course(verified: Verification, looks: Looks) -> Iterator[str]:
 
 def _noise(verified: Verification, looks: Looks) -> Iterator[str]:
     noise = verified.judgement.noise
-    if noise.threshold is None:
-        return
     yield looks.bold("NOISE")
     yield from _paragraph(f"A gap above {noise.threshold:.4f} stands out of the noise: {_why(verified)}.", looks)
 
@@ -155,8 +153,6 @@ def _why(verified: Verification) -> str:
         if gap is not None and gap.gap is not None and math.isfinite(gap.gap) and noise.spread:
             text += f"; the recipe's gap is {gap.gap / noise.spread:.1f} times that spread"
         return text
-    if noise.threshold == noise.matched:
-        return "the 95 % band of the mean over these steps"
     if noise.n_seeds < ENOUGH_SEEDS:
         return (
             f"{100 * DRIFT:.0f} % of the loss, since trainings that differ by rounding alone drift that far apart; "
