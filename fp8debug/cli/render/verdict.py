@@ -102,7 +102,7 @@ def _unknown(verified: Verification, recipe: Tail, plan: Tail) -> str:
         if tail.error is not None and (tail.gap or 0.0) > verified.judgement.noise.threshold:
             return (
                 f"Over the last {tail.n_steps} steps the gap of {words} to BF16 is {gap_text(tail)}, but it scatters "
-                f"so much (95 % band: plus or minus {tail.error:.4f}) that it may as well be none. Train for more steps."
+                f"so much (95 % band: plus or minus {tail.error:.4f}) that it may be none. Train for more steps."
             )
     return (
         f"Only {recipe.n_steps} steps can be compared, too few to tell a gap from noise: {verified.recipe} has "
