@@ -120,7 +120,9 @@ def test_scales_that_follow_their_history_are_healthy(replay: Replay, opened: Op
     assert diagnose(opened()) == ()
 
 
-@pytest.mark.parametrize("replay", [{"layers": [*CASES, "never", "ratio1", "ratio2", "ratio3"]}], indirect=True)
+@pytest.mark.parametrize(
+    "replay", [{"layers": [*CASES, "never", "unset", "ratio1", "ratio2", "ratio3"]}], indirect=True
+)
 def test_frozen_at_another_value_and_later(replay: Replay, opened: Opened, normal: Normal) -> None:
     layers = [Framework(replay, layer, *case) for layer, case in CASES.items()]
     never, halved = (
@@ -132,6 +134,10 @@ def test_frozen_at_another_value_and_later(replay: Replay, opened: Opened, norma
         for layer in layers:
             frozen[layer.layer] = layer.right() if step <= 6 else frozen[layer.layer]
             layer.step(step, normal(32, 64, std=1e-6 * 2.0**step, seed=step), frozen[layer.layer])
+        # As Transformer Engine has it: one slot of the window is for the amax under way, and nothing counts as set.
+        unset = ScaleInForce(MAX, E5M2, False, ONE, ONE, None, 16, 15, 0, None, "warmup")
+        dy = normal(32, 64, std=1e-3, seed=step)
+        replay.observe("dy", dy, step=step, layer="unset", framework=(unset,))
         never.step(step, normal(32, 64, std=1e-3 * 1.1**step, seed=step), 3.5)
         for number, layer in enumerate(halved):
             layer.step(step, normal(32, 64, std=10.0 ** (number - 2) / 1.1**step, seed=step), layer.right() / 2)
@@ -140,8 +146,11 @@ def test_frozen_at_another_value_and_later(replay: Replay, opened: Opened, norma
     assert [found.severity for found in (later, since_0, ratio)] == ["error"] * 3
     assert (later.rule, later.first_step, {place.layer for place in later.places}) == ("frozen_scale", 6, {*CASES})
     assert all("since step 6" in place.message and "zeros" not in place.message for place in later.places)
-    assert (since_0.rule, since_0.first_step, since_0.worst.layer) == ("frozen_scale", 0, "never")
-    assert since_0.message.startswith("backward scale frozen at 3.5 since step 0; the recorded amaxes give ")
+    assert (since_0.rule, since_0.first_step) == ("frozen_scale", 0)
+    said = {place.layer: place.message for place in since_0.places}
+    assert said.keys() == {"never", "unset"}
+    assert said["never"].startswith("backward scale frozen at 3.5 since step 0; the recorded amaxes give ")
+    assert said["unset"].startswith("backward scale frozen at 1.0 since step 0; the amax history holds nothing but ze")
     assert (ratio.rule, len(ratio.places)) == ("stale_scale", 3)
     assert ratio.message.startswith("backward scale is 0.5 times the one that the recorded amaxes give")
 
