@@ -247,7 +247,7 @@ def test_findings_of_the_document(report: Report) -> None:
     assert clipped["page"] == "docs/rules/clipping.md" and clipped["evidence"][0]["healthy"] == "0"
     outliers, scale = document["remedies"]
     assert (outliers["layer"], outliers["chosen"]["kind"]) == ("blocks.1.fc1", "layer_bf16")
-    assert (scale["layer"], scale["chosen"]["change"]) == ("blocks.2.fc2", "current")
+    assert (scale["layer"], scale["chosen"]["change"]) == ("blocks.2.fc2", "delayed:margin=2")
     worst = report.json("faulty", "--top", "1")["findings"]
     assert worst == document["findings"][:1]
     document = report.json("healthy")
@@ -256,7 +256,7 @@ def test_findings_of_the_document(report: Report) -> None:
 
 def test_what_was_tried(report: Report) -> None:
     text = report("faulty", "--remedies")
-    assert "blocks.2.fc2 dy, now delayed" in text and re.search(r"current scaling +fixes it +25\.7", text)
+    assert "blocks.2.fc2 dy, now delayed" in text and re.search(r"margin +fixes it +25\.7", text)
     assert max(map(len, text.splitlines())) <= 80
 
 
