@@ -45,6 +45,22 @@ def test_without_a_gradient_norm_the_nan_itself_is_the_first_one() -> None:
     assert (pair.signals.first_anomaly.series, pair.signals.first_anomaly.first_step) == ("loss", 3)
 
 
+def test_where_both_end_in_nan_fp8_is_not_blamed() -> None:
+    loss = [3.0 - 0.01 * step for step in range(40)] + [NAN] * 5
+    curves = [make_curve(name, range(45), loss, facts={"seed": "1"}) for name in ("bf16", "fp8")]
+    (pair,) = compare(curves[0], [curves[1]]).pairs
+    assert (pair.verdict.word, pair.signals.kinds, pair.checks) == ("not_enough_evidence", (), ())
+    assert pair.verdict.headline == "Both runs end badly: nothing shows that the precision is the cause."
+
+
+def test_nan_from_the_first_batch_points_to_the_software() -> None:
+    (pair,) = compare(make_curve("bf16", range(30), [3.0] * 30), [make_curve("fp8", range(30), [NAN] * 30)]).pairs
+    assert (
+        pair.verdict.headline == "The run diverges from the first steps on: the loss is NaN or infinite from step 0 on."
+    )
+    assert "weight cache" in {check.name for check in pair.checks}
+
+
 def test_what_both_do_is_no_fault_of_fp8() -> None:
     run = make_curve("fp8", [1, 2, 3], [2.833, 2.831, 2.829], grad_norm=[105.0, 572.0, 101.0])
     baseline = make_curve("bf16", [1, 2, 3], [2.833, 2.830, 2.828], grad_norm=[104.0, 560.0, 99.0])

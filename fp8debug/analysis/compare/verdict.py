@@ -52,6 +52,8 @@ def _word(alike: Comparability, gap: Gap, signals: Signals) -> str:
     for kind in ("divergence", "spike", "gap"):
         if kind in signals.kinds:
             return kind
+    if signals.ends_badly is not None and signals.baseline_ends_badly is not None:
+        return "not_enough_evidence"
     if "lower_benchmarks" in signals.kinds:
         return "lower_benchmarks"
     if gap.kind == "transient" and (gap.early_low or 0.0) > gap.usual_limit:
@@ -82,6 +84,8 @@ def _headline(word: str, alike: Comparability, gap: Gap, signals: Signals, score
             return f"{lag} although the loss is normal."
         case "none":
             return "No fault shows in the loss."
+        case _ if signals.baseline_ends_badly is not None and signals.ends_badly is not None:
+            return "Both runs end badly: nothing shows that the precision is the cause."
         case _:
             return "Not enough evidence: too few steps have a finite loss in both curves."
 
