@@ -73,8 +73,8 @@ def test_events_are_findings_by_their_kind(new_run: NewRun, synthetic_run: Modul
     got = {(finding.rule, finding.severity, finding.message, finding.layers) for finding in findings}
     assert got == {
         ("recompute_differs", "warning", "said", ("a", "b")),
-        ("nothing_in_fp8", "error", "FP8 was asked for and nothing ran in it: 2 of 4 layers were to run in FP8; a: asked "
-         "to run in float8_e4m3fn, but its GEMMs read bfloat16", ("a", "b")),
+        ("nothing_in_fp8", "error", "FP8 was asked for and nothing ran in it: 2 of 4 layers were to run in FP8; a: "
+         "asked to run in float8_e4m3fn, but its GEMMs read bfloat16", ("a", "b")),
         ("records_missing", "watch", "head left no records: matched, but it never ran", ("head",)),
         ("records_missing", "error", "an error of ours", ()),
         ("unmatched_pattern", "warning", "--exclude 'lm' matches no layer (nearest names: head)", ()),
@@ -114,12 +114,14 @@ def test_outlier_channel_that_grows(new_run: NewRun) -> None:
     for step in range(12):
         noise = rng.normal(0, 1, (64, 32)).astype(np.float32) * np.float32(rng.uniform(0.8, 1.25))
         outlier = noise.copy()
-        outlier[:, 7] *= 1.7**step
+        outlier[:, 7] *= 1.7 ** min(step, 8)  # until it has its size
+        jump = noise.copy()
+        jump[:, 3] *= 200.0 if step >= 6 else 1.0
         spike = noise.copy()
         spike[:, 3] *= 200.0 if step == 6 else 1.0
         single = noise.copy()
         single[5, 5] = 8 * 1.7**step
-        for layer, x in {"outlier": outlier, "alike": noise * 2**step, "spike": spike}.items():
+        for layer, x in {"outlier": outlier, "alike": noise * 2**step, "spike": spike, "jump": jump}.items():
             seq = run.add(layer, "x", x, step=step)
             sizes = np.abs(x).max(0)
             bins, counts = np.unique(np.floor(4 * np.log2(sizes)), return_counts=True)

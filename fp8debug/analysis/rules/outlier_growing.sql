@@ -28,6 +28,16 @@ default = 0.8
 meaning = "rank correlation of the ratio with the step (Spearman)"
 source = "0.8 over 8 points is exceeded by chance once in a hundred times"
 
+[parameters.setback]
+default = 0.34
+meaning = "largest setback on the way as a share of the growth, in bits; up to it the growth counts as steady, too"
+source = "an outlier that has reached its final size wanders about it, which spoils the rank correlation"
+
+[parameters.jump]
+default = 0.6
+meaning = "largest growth between two sampled steps as a share of all of it, in bits"
+source = "what comes in one step does not grow: it is a spike or a change that somebody made"
+
 [parameters.least_channel]
 default = 16
 meaning = "largest channel over the median one in the end"
@@ -88,7 +98,8 @@ points as (
 ),
 ranked as (
     select
-        *, rank() over (partition by layer, tensor, axis order by ratio) as ratio_rank,
+        *, log2(ratio) - lag(log2(ratio)) over series as rise,
+        log2(max(ratio) over (series rows between unbounded preceding and current row) / ratio) as setback, rank() over (partition by layer, tensor, axis order by ratio) as ratio_rank,
         row_number() over series as number, count(*) over (partition by layer, tensor, axis) as n
     from points
     where isfinite(ratio)
@@ -98,7 +109,7 @@ trends as (
     select
         layer, tensor, axis, any_value(n) as n_steps, min(step) as first_step, max(step) as last_step,
         median(ratio) filter (4 * number <= n) as ratio_before, median(ratio) filter (4 * (n - number) < n) as ratio_after,
-        corr(ratio_rank, number) as spearman, mode(channel) filter (4 * (n - number) < n) as channel
+        corr(ratio_rank, number) as spearman, max(setback) as setback, max(rise) as rise, mode(channel) filter (4 * (n - number) < n) as channel
     from ranked
     where n >= $min_points
     group by layer, tensor, axis
@@ -107,7 +118,8 @@ growing as (
     select *, log2(ratio_after / ratio_before) as doublings
     from trends
     where ratio_after >= case when axis is null then $least_value else $least_channel end
-      and ratio_after >= power(2, $doublings) * ratio_before and spearman >= $trend
+      and doublings >= $doublings and (spearman >= $trend or setback <= $setback * doublings)
+      and rise <= $jump * doublings
     qualify row_number() over (partition by layer, tensor order by doublings desc) = 1
 )
 select
