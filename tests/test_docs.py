@@ -95,6 +95,12 @@ def test_the_rule_of_the_diagnosis_page_works(tmp_path: Path) -> None:
         assert diagnose(run, RuleBook((book["loud_weights"],))) == ()
 
 
+def test_the_finding_of_the_diagnosis_page_is_one_that_is_printed() -> None:
+    (shown,) = [text for page, text in blocks("text") if page == "diagnosis.md" and text.startswith("1. ERROR")]
+    printed = (ROOT / "tests" / "golden" / "report_faulty.txt").read_text(encoding="utf-8")
+    assert shown.removeprefix("1.") in printed
+
+
 def test_the_diagnosis_page_explains_keys_and_columns_of_rules() -> None:
     page = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
     told = {
