@@ -142,6 +142,17 @@ def test_a_script_that_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert "\n  no data\n" in err
 
 
+def test_an_interrupt_ends_it(
+    folder: Path, trainings_by: Callable[[Child], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any) -> Ended:
+        raise KeyboardInterrupt
+
+    trainings_by(interrupted)
+    assert main(["verify", "--plan", "plan.toml", "-q", "--out", "v", "train.py"]) == 130
+    assert capsys.readouterr() == ("", "fp8debug: interrupted; what has run is in v\n")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
