@@ -40,7 +40,7 @@ with ranked as (
         when source <> 'simulated' then 0 when recipe = $emulated then 1 when recipe = 'current' then 2 else 3
     end as place
     from evidence
-    where step <= $step and not alternate
+    where not alternate and step <= $step and (series = 'sampled' or step >= $since)
 ),
 chosen as (select * from ranked qualify place = min(place) over (partition by layer, tensor))
 select
@@ -49,6 +49,7 @@ select
     bool_or(hit_sqnr or hit_gain or hit_gap or hit_underflow) as hit
 from chosen
 group by layer, tensor, recipe, source, step
+qualify row_number() over (partition by layer, tensor, recipe order by step desc) <= $most
 order by layer, tensor, recipe, step
 """
 
@@ -115,16 +116,18 @@ def triage(run_path: Path, step: int, n_steps: int, top: int = 10) -> Triage:
     Raises:
         Fp8DebugError: the run cannot be read.
     """
+    most = HISTORY + MAX_LOOKBACK
     first = step - min(MAX_LOOKBACK, max(LOOKBACK, n_steps // 20))
     with open_run(run_path) as run:
         emulated = run.manifest.options.get("emulate")
-        rows = run.sql(_AMAX, step=step, most=HISTORY + MAX_LOOKBACK).fetchall()
+        rows = run.sql(_AMAX, step=step, most=most).fetchall()
         operands = {(layer, tensor) for layer, tensor, *_ in rows}
         if not any(seen >= first for _, _, seen, *_ in rows):
             return Triage("not_recorded", step, capture_layers=_layers(run))
         found = list(_nonfinite(rows, first))
         series = _amaxes(rows)
-        evidence = run.sql(_EVIDENCE, step=step, emulated=parse_recipe(emulated).text if emulated else "").fetchall()
+        recipe = parse_recipe(emulated).text if emulated else ""
+        evidence = run.sql(_EVIDENCE, step=step, since=first - HISTORY, most=most, emulated=recipe).fetchall()
     for key, points in [*series.items(), *_errors(evidence).items()]:
         departure = _departure(key, points, first)
         if departure is not None:
@@ -164,8 +167,9 @@ def _departure(key: _Key, points: list[_Point], first: int) -> Departure | None:
     """The first point from step `first` on that lies above the band of the points before it."""
     layer, tensor, measure, recipe, source = key
     values = np.array([point.value for point in points])
+    least = values.min() + _LEAST[measure][0]
     for place, point in enumerate(points):
-        if point.step < first or place == 0:
+        if point.step < first or place == 0 or point.value <= least:
             continue
         before = values[max(0, place - HISTORY) : place]
         usual = float(np.median(before))
