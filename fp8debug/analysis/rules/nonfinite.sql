@@ -7,7 +7,7 @@ only_if = [
     "exists (from nonfinite_records) or exists (from stored.events where kind = 'nonfinite') or exists (from stored.steps where not isfinite(loss) or not isfinite(grad_norm))",
 ]
 sentence = "{what}"
-advice = "Start at the place that is named, one step earlier: everything that is not finite later follows from it. Do not use checkpoints written after that step."
+advice = "Look at the place that is named and at what runs right before it; everything that is not finite later follows from it. Do not use checkpoints written after that step."
 symptom = "NaN or Inf in loss or gradient norm, or a finite loss and a checkpoint with NaN"
 problems = ["nonfinite"]
 why = """
@@ -66,6 +66,11 @@ moments as (
         'event' as kind, segment, step, 2147483647 as microbatch, 3 as pass_order, 'backward' as pass, rank, layer, tensor
     from events
     where kind = 'nonfinite' and tensor = 'dw' and layer is not null
+    union all by name
+    select
+        'gradient' as kind, segment, step, 2147483647 as microbatch, 3 as pass_order, 'backward' as pass, rank
+    from events
+    where kind = 'nonfinite' and layer is null and step is not null and contains(message, 'gradients')
     union all by name
     select
         'loss' as kind, segment, step,
@@ -135,6 +140,7 @@ worded as (
         *,
         case
             when kind = 'loss' then 'produced outside the recorded layers: every recorded value before it was finite'
+            when kind = 'gradient' then 'it is of no recorded layer''s weight: produced outside the recorded layers'
             when kind = 'grad_norm' then 'produced outside the recorded layers: no recorded tensor of that step has one'
             when is_codes and list_contains(finite_here, tensor)
             then 'produced by the quantiser: the tensor itself was finite'
@@ -161,6 +167,7 @@ select
     case kind
         when 'loss' then format('the first value that is not finite is the loss of step {}, micro-batch {}, rank {}', step,
                                 microbatch, rank)
+        when 'gradient' then format('the first value that is not finite is in a gradient of step {}, rank {}', step, rank)
         when 'grad_norm' then format('the first value that is not finite is the gradient norm of step {}, rank {}', step, rank)
         else format('the first value that is not finite: step {}, {}{}, rank {}: {} {}', step,
                     case when kind = 'event' then '' else format('micro-batch {}, {}, ', microbatch, pass) end,

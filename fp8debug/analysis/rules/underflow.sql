@@ -68,7 +68,7 @@ with typical as (
                 sqnr_db >= per_fmt(fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2')), true
             )
             and coalesce(underflow <= getvariable('underflow'), true)
-        ) = 2 as is_intact
+        ) = case when tensor = 'w' then 1 else 2 end as is_intact  -- a weight has no tokens
     from typical_channels
     group by layer, tensor, recipe, fmt
 )

@@ -11,7 +11,8 @@ why = """
 A weight changes little in a step, so its history must agree with it from the very first step. When a checkpoint is loaded into FP8
 parameters and the amax recorded for the random initialisation survives, the first scale belongs to weights that are no longer there: the
 loaded ones are clipped to the format's maximum, or vanish below its smallest subnormal. One observation suffices. A history that is somewhat
-too large and loses nothing (weights that shrank) is healthy.
+too large and loses nothing (weights that shrank) is healthy, and so is one that holds the amax of the step before (a LoRA matrix that starts
+at zero and doubles).
 """
 explains = ["clipping", "clipping_spike", "underflow", "sqnr_low", "gain_off", "gemm_error", "stale_scale", "frozen_scale", "format_choice"]
 thresholds = ["gap_bits", "underflow"]
@@ -40,13 +41,20 @@ title = "SQNR, dB"
 healthy = "{healthy_sqnr_db:.1f}"
 format = ".1f"
 */
-with weights as (
+with suspicious as (
+    select distinct layer, recipe
+    from framework_scales
+    where tensor = 'w' and starts_with(recipe, 'delayed') and abs(scale_gap_bits) > getvariable('gap_bits')
+),
+weights as (
     select
         segment, rank, seq, step, layer, tensor, recipe, fmt, amax, scale_gap_bits,
+        lag(amax) over (partition by rank, layer, recipe, fmt order by segment, seq) as last_amax,
         fmt_max(fmt) * power(2, -coalesce(nullif(regexp_extract(recipe, 'margin=(-?\d+)', 1), '')::int, 0)) / scale
             as implied
     from framework_scales
-    where tensor = 'w' and starts_with(recipe, 'delayed') and abs(scale_gap_bits) > getvariable('gap_bits')
+    semi join suspicious using (layer, recipe)
+    where tensor = 'w'
 ),
 compared as (
     select
@@ -54,7 +62,8 @@ compared as (
         w.scale_gap_bits > 0 as is_clipped
     from weights as w
     left join sampled_evidence as e using (segment, rank, seq, recipe, fmt)
-    where (abs(log2(w.implied / w.amax)) > getvariable('gap_bits'))
+    where abs(w.scale_gap_bits) > getvariable('gap_bits') and abs(log2(w.implied / w.amax)) > getvariable('gap_bits')
+      and not is_near(w.implied, w.last_amax, w.last_amax)  -- a weight that was recorded, and has changed since
       and (w.scale_gap_bits > 0 or e.underflow > getvariable('underflow'))
 ),
 seen as (

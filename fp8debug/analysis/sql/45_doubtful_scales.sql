@@ -1,4 +1,4 @@
--- Operands of which any scale is not the plain one: that of the recipe's amax over the micro-batches before, over ranks.
+-- Operands of which any scale is not the plain one: that of the recipe's amax of the micro-batches before.
 -- Internal.
 -- A table: computed once, when it is first named.
 -- In a healthy run it is empty, which spares the rules a closer look at a million records.
@@ -6,7 +6,8 @@ create or replace temp table doubtful_scales as
 with passes as (
     select
         group_id, step, microbatch, max(amax) as amax, min(scale) as min_scale, max(scale) as max_scale,
-        any_value(case when is_most_recent then 1 else coalesce(s.history_len, o.history_len) end)::bigint as window_len,
+        any_value(case when is_most_recent then 1 else coalesce(s.history_len, o.history_len) end)::bigint
+            as window_len,
         any_value(top) as top, min(n_rolls) as n_rolls,
         bool_or(gap_status = 'warmup' or history_zeros >= greatest(s.history_len - 1, 1)) as is_zero
     from framework_scales as s
