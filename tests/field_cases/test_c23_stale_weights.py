@@ -90,6 +90,20 @@ def test_copies_that_are_always_so_many_steps_old(replay: Replay, opened: Opened
     assert "the lag grows" not in found.message
 
 
+def test_small_updates_and_copies_that_are_renewed_too_rarely(replay: Replay, opened: Opened, normal: Normal) -> None:
+    small, large = weights(normal, 6, 2.5e-4), weights(normal, 6)
+    for step in range(6):
+        replay.observe("w", small[step], step=step, layer="small", payload=cast(small[max(0, step - 1)]))
+        replay.observe("w", large[step], step=step, layer="rare", payload=cast(large[step - step % 3]))
+    replay.session.close()
+    places = {place.layer: place for place in findings(opened())["weights_lag"].places}
+    assert places["small"].message.startswith("weights lag by one step")
+    assert places["rare"].message.startswith(
+        "weights lag by 2 steps: at step 5 the GEMMs read a cast of the weight of step 3"
+    )
+    assert (places["rare"].n_steps, places["rare"].n_observed_steps) == (4, 6)
+
+
 @pytest.mark.parametrize("what", ["right", "noisy", "frozen"])
 def test_what_is_no_lag(replay: Replay, opened: Opened, normal: Normal, what: str) -> None:
     versions = weights(normal) if what != "frozen" else [normal(256, 256)] * 5

@@ -19,22 +19,22 @@ better than the present one, and is not told here.
 explains = ["sqnr_low", "gain_off", "rank_gain", "stale_scale", "frozen_scale", "clipping", "clipping_spike"]
 
 [parameters.better_db]
-default = 1.0
+default = 0.4
 unit = "dB"
 meaning = "an older weight must fit by so much better than the present one"
-source = "the SQNR of 4,096 positions is known to 0.3 dB"
+source = "at the same 4,096 positions the difference of two SQNRs is known to a twentieth of a decibel"
 
 [parameters.lost_db]
-default = 0.5
+default = 0.4
 unit = "dB"
 meaning = "weights whose SQNR is less than this below that of our own cast are not followed"
 source = "the SQNR of two right casts of one tensor differs by less"
 
 [parameters.doubt_db]
-default = 3.0
+default = 4.0
 unit = "dB"
-meaning = "from this loss on a weight is told even where the steps between were not recorded"
-source = "half the signal; rounding twice costs 2.8 dB"
+meaning = "from this loss on a weight is told even where the steps between were not recorded; the fitting one loses less"
+source = "rounding twice costs 2.8 dB, rounding stochastically 3 dB"
 
 [[evidence]]
 column = "sqnr_db"
