@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.synthetic_run import SyntheticRun
 
 Fill = Callable[["SyntheticRun", Callable[..., Any]], None]
-Found = Callable[[Fill, int], dict[str, Finding]]
+Found = Callable[[Fill, int], list[Finding]]
 MINE = ("ranks_disagree", "replicas_differ", "rank_gain")
 
 
@@ -30,17 +30,17 @@ def piece(rank: int, amax: float) -> npt.NDArray[np.float32]:
 
 @pytest.fixture
 def found(tmp_path: Path, synthetic_run: ModuleType) -> Iterator[Found]:
-    """`found(fill, n_ranks)`: findings on ranks in the run that `fill(run, scale)` makes, by rule."""
+    """`found(fill, n_ranks)`: findings on ranks in the run that `fill(run, scale)` makes."""
     runs: list[Run] = []
 
-    def make(fill: Fill, n_ranks: int) -> dict[str, Finding]:
+    def make(fill: Fill, n_ranks: int) -> list[Finding]:
         def scaled(amax: float, recipe: str = "delayed", source: str = "framework") -> tuple[Any, ...]:
             return (synthetic_run.ForcedScale(448 / amax, recipe=recipe, source=source),)
 
         written = synthetic_run.SyntheticRun(tmp_path / "run", world_size=n_ranks)
         fill(written, scaled)
         runs.append(open_run(written.write(), threads=1))
-        return {finding.rule: finding for finding in diagnose(runs[-1]) if finding.rule in MINE}
+        return [finding for finding in diagnose(runs[-1]) if finding.rule in MINE]
 
     yield make
     for run in runs:
@@ -58,7 +58,8 @@ def test_amax_that_was_not_reduced_over_the_ranks(found: Found, amaxes: tuple[fl
                             scales=scaled(amax, recipe))  # fmt: skip
 
     ratio = max(amaxes) / min(amaxes)
-    finding = found(fill, len(amaxes))["ranks_disagree"]
+    (finding,) = found(fill, len(amaxes))
+    assert finding.rule == "ranks_disagree"
     assert (finding.severity, finding.confidence, finding.layers) == ("error", "certain", ("a", "b"))
     assert finding.message.startswith(
         "amax not reduced over the ranks: pieces of one tensor were cast with scales that"
@@ -73,58 +74,40 @@ def test_amax_that_was_not_reduced_over_the_ranks(found: Found, amaxes: tuple[fl
         assert finding.worst.db_lost == pytest.approx(31.5 - 2.5, abs=0.1)
 
 
-def test_replicas(found: Found) -> None:
-    """Scales of copies must agree; copies that differ are told before their scales."""
-
-    def fill(run: SyntheticRun, scaled: Callable[..., Any]) -> None:
-        for rank in range(2):
-            run.add("same", "w", piece(0, 1.0), step=0, rank=rank, replica_of=0, scales=scaled(1.0 + rank))
-            run.add("other", "w", piece(rank, 1.0 + rank), step=0, rank=rank, replica_of=0, scales=scaled(1.0 + rank))
-
-    both = found(fill, 2)
-    assert both["ranks_disagree"].layers == ("same",)
-    assert "replicas of one tensor" in both["ranks_disagree"].message
-    differ = both["replicas_differ"]
-    assert (differ.severity, differ.layers, differ.worst.rank) == ("error", ("other",), 1)
-    assert differ.message == "rank 1 holds other data than the rank whose copy it is: amax differs"
-
-
-def test_what_is_no_fault(found: Found) -> None:
-    """Batches of one's own, simulated scales, one scale for all."""
+def test_replicas_amaxes_and_what_is_no_fault(found: Found) -> None:
+    """Copies must agree in values, then in scales; batches of one's own, simulated and reduced scales are fine."""
 
     def fill(run: SyntheticRun, scaled: Callable[..., Any]) -> None:
         for rank, amax in enumerate((1.0, 4.0)):
+            shard = f"{rank + 1}/2"
+            run.add("same", "w", piece(0, 1.0), step=0, rank=rank, replica_of=0, scales=scaled(1.0 + rank))
+            run.add("other", "w", piece(rank, 1.0 + rank), step=0, rank=rank, replica_of=0, scales=scaled(1.0 + rank))
+            run.add("alone", "w", piece(rank, amax), step=0, rank=rank, shard=shard, placement="shard(0)",
+                    scales=scaled(amax, "current"))  # fmt: skip
+            seq = run.add("amaxes", "x", piece(rank, 1.0), step=0, rank=rank, shard=shard)
+            run.add_detail("scales", seq, recipe="delayed", fmt="E4M3", alternate=False, source="framework",
+                           scope="rank", scale=1.0, scale_inv=1.0, amax_used=2.0 + 3 * rank, status="ok")  # fmt: skip
             run.add("data parallel", "x", piece(rank, amax), step=0, rank=rank, scales=scaled(amax))
-            run.add("simulated", "x", piece(rank, amax), step=0, rank=rank, shard=f"{rank + 1}/2",
+            run.add("simulated", "x", piece(rank, amax), step=0, rank=rank, shard=shard,
                     scales=scaled(amax, "delayed", "simulated"))  # fmt: skip
+            run.add("reduced", "x", piece(rank, amax), step=0, rank=rank, shard=shard, scales=scaled(4.0))
             # Two groups of two, each with a batch of its own and a scale that is reduced within it.
             for group in (0, 2):
-                run.add("groups", "x", piece(rank, amax), step=0, rank=group + rank, shard=f"{rank + 1}/2",
+                run.add("groups", "x", piece(rank, amax), step=0, rank=group + rank, shard=shard,
                         scales=scaled(4.0 + group, "current"))  # fmt: skip
                 run.add("copies", "x", piece(group, 1.0 + group), step=0, rank=group + rank, replica_of=group,
                         scales=scaled(4.0 + group, "current"))  # fmt: skip
-            run.add("reduced", "x", piece(rank, amax), step=0, rank=rank, shard=f"{rank + 1}/2", scales=scaled(4.0))
 
-    assert found(fill, 4) == {}
-
-
-def test_amaxes_that_differ_before_the_scales_do(found: Found) -> None:
-    def fill(run: SyntheticRun, scaled: Callable[..., Any]) -> None:
-        for rank in range(2):
-            seq = run.add("fc", "x", piece(rank, 1.0), step=0, rank=rank, shard=f"{rank + 1}/2")
-            run.add_detail("scales", seq, recipe="delayed", fmt="E4M3", alternate=False, source="framework",
-                           scope="rank", scale=1.0, scale_inv=1.0, amax_used=2.0 + 3 * rank, status="ok")  # fmt: skip
-
-    finding = found(fill, 2)["ranks_disagree"]
-    assert (finding.severity, finding.confidence) == ("warning", "likely")
-    assert "scales from amaxes that differ by a factor of 2.5 at step 0 (rank 0: 2, rank 1: 5)" in finding.message
-
-
-def test_weights_that_each_rank_multiplies_alone(found: Found) -> None:
-    def fill(run: SyntheticRun, scaled: Callable[..., Any]) -> None:
-        for rank, amax in enumerate((1.0, 4.0)):
-            run.add("fc", "w", piece(rank, amax), step=0, rank=rank, shard=f"{rank + 1}/2", placement="shard(0)",
-                    scales=scaled(amax, "current"))  # fmt: skip
-
-    finding = found(fill, 2)["ranks_disagree"]
-    assert (finding.severity, finding.confidence) == ("note", "not_enough_evidence")
+    by_layer = {finding.worst.layer: finding for finding in found(fill, 4)}
+    assert all(len(finding.places) == 1 for finding in by_layer.values())
+    assert {layer: (one.rule, one.severity, one.confidence) for layer, one in by_layer.items()} == {
+        "same": ("ranks_disagree", "error", "certain"),
+        "other": ("replicas_differ", "error", "certain"),
+        "amaxes": ("ranks_disagree", "warning", "likely"),
+        "alone": ("ranks_disagree", "note", "not_enough_evidence"),
+    }
+    assert "replicas of one tensor" in by_layer["same"].message
+    assert by_layer["other"].message == "rank 1 holds other data than the rank whose copy it is: amax differs"
+    assert by_layer["other"].worst.rank == 1
+    said = "scales from amaxes that differ by a factor of 2.5 at step 0 (rank 0: 2, rank 1: 5)"
+    assert said in by_layer["amaxes"].message
