@@ -48,11 +48,7 @@ VERBS = (
         takes_script=True,
         options_after_script=True,
     ),
-    Verb(
-        "compare",
-        "compare",
-        "Say whether a run is worse than its baseline, since when, and why as far as the records tell.",
-    ),
+    Verb("compare", "compare", "Say whether a run is worse than its baseline, since when and why."),
     Verb("rules", "rules", "List the rules that findings come from, with the numbers in force."),
     Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
     Verb("control", "control", "Change what a running capture records."),

@@ -93,7 +93,7 @@ def _pair(baseline: Curve, run: Curve, gate: Gate | None) -> Pair:
     found = _triage(run, alike, gap, signals)
     return Pair(
         run=_facts(run),
-        verdict=verdict_of(baseline, run, alike, gap, signals, found, scores),
+        verdict=verdict_of(run, alike, gap, signals, found, scores),
         comparability=alike,
         gap=gap,
         gate=None if gate is None else judge(gate, gap, signals.ends_badly),

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from fp8debug.analysis.compare.curve import Curve, Floats, matched
+from fp8debug.analysis.compare.names import (
+    INTENDED,
+    NOTE,
+    UNINTENDED,
+    by_one_name,
+    kind_of,
+    normalised,
+    says_something,
+    without_precision,
+)
 
 SAME = 1e-6
 """Relative difference up to which learning rates and tokens are the same."""
@@ -18,36 +27,6 @@ SAME = 1e-6
 CLOSE_ENDS = 0.01
 """Relative difference of the smallest and largest magnitude up to which two first inputs differ by rounding alone."""
 FIRST_INPUT = "first input"
-
-INTENDED = "intended"
-UNINTENDED = "unintended"
-NOTE = "note"
-
-_ALIASES = {
-    "torch": "versions.torch", "torch_version": "versions.torch", "pytorch_version": "versions.torch",
-    "random_seed": "seed", "train_seed": "seed",
-    "data_seed": "data order", "data_order": "data order", "shuffle_seed": "data order", "data_checksum": "data order",
-    "lr": "learning rate", "learning_rate": "learning rate", "max_lr": "learning rate", "peak_lr": "learning rate",
-    "batch": "batch size", "global_batch_size": "batch size", "batch_size": "batch size",
-    "train_batch_size": "batch size",
-    "tokens_per_step": "tokens a step", "batch_tokens": "tokens a step", "tokens_per_batch": "tokens a step",
-    "num_gpus": "world_size", "world": "world_size", "n_gpus": "world_size", "commit": "git_commit",
-    "git_sha": "git_commit", "git_hash": "git_commit", "gpu": "device", "gpu_name": "device",
-}  # fmt: skip
-_OWN_SWITCH = re.compile(r"offload|param|gather|checkpoint|recompute|accumulation_fusion|weight_cache|all_?reduce|comm")
-"""What is a switch of its own although its name speaks of FP8."""
-_PRECISION = re.compile(
-    r"fp8|fp4|float8|float4|mxfp|nvfp|precision|recipe|emulate|keep_bf16|(^|[_.])plan$|dtype|bf16|fp16|amax|(^|[_.])margin$"
-    r"|quant|(^|[_.])rolls$"
-)
-_NOT_THE_TRAINING = re.compile(
-    r"(.*[_.])?(out|output|output_dir|out_dir|save_dir|log_dir|logdir|run_name|run_id|wandb\w*|created_at|closed_at|hostname"
-    r"|timestamp|tensorboard_dir|max_steps|num_steps|train_iters|schema_version|master_port|log_every|log_interval)"
-    r"|name|project|status|status_reason|host|user|path|date|time|notes?|id|steps|save|pid|resume|port"
-)
-_CAPTURE = frozenset({"versions.fp8debug", "versions.pyarrow", "versions.numba", "versions.duckdb"})
-_ON = frozenset({"true", "yes", "on", "1"})
-_OFF = frozenset({"", "false", "none", "null", "0", "no", "off", "[]", "{}"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,31 +102,24 @@ def _first_difference(first: Floats, second: Floats) -> tuple[int | None, int]:
 def _of_facts(baseline: Curve, run: Curve, same: list[str]) -> Iterator[Difference]:
     if baseline.facts is None or run.facts is None:
         return
-    first, second = _named(baseline.facts), _named(run.facts)
+    first, second = by_one_name(baseline.facts), by_one_name(run.facts)
     # A run directory and a free manifest name different things: what only one of them has says nothing.
     is_alike = (baseline.kind == "run") == (run.kind == "run")
     for name in dict.fromkeys([*first, *second]):
-        kind = _kind(name)
+        kind = kind_of(name)
         ours, theirs = first.get(name), second.get(name)
         if name == FIRST_INPUT:
             yield from _of_first_inputs(ours, theirs, same)
             continue
-        if _value(ours) == _value(theirs):
+        if normalised(ours) == normalised(theirs):
             if kind == UNINTENDED and ours is not None:
                 same.append(name)
         elif ours is not None and theirs is not None:
             if name == "script":
-                kind = INTENDED if _without_precision(ours) == _without_precision(theirs) else UNINTENDED
+                kind = INTENDED if without_precision(ours) == without_precision(theirs) else UNINTENDED
             yield _difference(name, ours, theirs, kind)
-        elif kind == INTENDED or (is_alike and _says_something(name, ours or theirs)):
+        elif kind == INTENDED or (is_alike and says_something(name, ours or theirs)):
             yield _difference(name, ours or "not given", theirs or "not given", kind)
-
-
-def _says_something(name: str, value: str | None) -> bool:
-    """Whether it is a difference that the other one does not give this: a switch that is on, an argument."""
-    if name.startswith("versions.") or _value(value) is None:
-        return False
-    return name.startswith("argument") or str(value).lower() in _ON
 
 
 def _of_first_inputs(ours: str | None, theirs: str | None, same: list[str]) -> Iterator[Difference]:
@@ -169,11 +141,6 @@ def _of_first_inputs(ours: str | None, theirs: str | None, same: list[str]) -> I
         yield Difference("data or initial weights (first input)", here, there, UNINTENDED)
 
 
-def _without_precision(name: str) -> str:
-    """`train_fp8.py` and `train_bf16.py` are taken for one script."""
-    return re.sub(r"[^a-z0-9]+", "", re.sub(r"mxfp8|nvfp4|float8|fp8|bf16|fp16|fp32", "", name.lower()))
-
-
 def _difference(name: str, ours: str, theirs: str, kind: str) -> Difference:
     if name == "layers":
         return Difference("layers of the model", *_shapes(ours, theirs), kind)
@@ -191,36 +158,6 @@ def _of_numbering(baseline: Curve, run: Curve) -> Iterator[Difference]:
         yield Difference("steps", f"{len(baseline):,}", f"{len(run):,}", NOTE)
     if baseline.steps[0] != run.steps[0] and min(baseline.steps[0], run.steps[0]) in (0, 1):
         yield Difference("first step", str(baseline.steps[0]), str(run.steps[0]), NOTE)
-
-
-def _named(facts: Mapping[str, str]) -> dict[str, str]:
-    return {_ALIASES.get(_plain(name), name): value for name, value in facts.items()}
-
-
-def _plain(name: str) -> str:
-    last = name if name.startswith("versions.") else name.rpartition(".")[2]
-    return re.sub(r"[^a-z0-9]+", "_", last.lower()).strip("_").removeprefix("argument_")
-
-
-def _kind(name: str) -> str:
-    plain = re.sub(r"[^a-z0-9.]+", "_", name.lower()).strip("_").removeprefix("argument_")
-    if _OWN_SWITCH.search(plain):
-        return UNINTENDED
-    if name.startswith("versions."):
-        return NOTE if name in _CAPTURE else UNINTENDED
-    if _PRECISION.search(plain):
-        return INTENDED
-    return NOTE if _NOT_THE_TRAINING.fullmatch(plain) else UNINTENDED
-
-
-def _value(value: str | None) -> str | None:
-    """What is off and what is not there are the same; 1 and 1.0 too."""
-    if value is None or value.strip().lower() in _OFF:
-        return None
-    try:
-        return repr(float(value))
-    except ValueError:
-        return value.strip().lower()
 
 
 def _one_a_cause(found: list[Difference]) -> list[Difference]:
