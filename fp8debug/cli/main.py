@@ -49,7 +49,7 @@ VERBS = (
         options_after_script=True,
     ),
     Verb("compare", "compare", "Say whether a run is worse than its baseline, since when and why."),
-    Verb("rules", "rules", "List the rules that findings come from, with the numbers in force."),
+    Verb("rules", "rules", "List the rules that findings come from, and their numbers."),
     Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
     Verb("control", "control", "Change what a running capture records."),
     Verb("bundle", "bundle", "Pack what a bug report needs of a run into a small archive."),

@@ -15,7 +15,7 @@ def rules(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List the rules that findings come from, with the numbers in force.
+    """List the rules that findings come from, and their numbers.
 
     Exit codes: 0 done, 2 wrong usage.
     """
