@@ -140,6 +140,7 @@ def open_run(
         _create_memory_tables(con, layers, found, problems)
         rule_thresholds.set_variables(con, numbers)
         con.execute(f"set variable is_inference = {bool(manifest.options.get('inference'))}")
+        con.execute(f"set variable is_part = {scope is not None}")
         con.execute("set variable emulates = $recipe::varchar", {"recipe": manifest.options.get("emulate")})
     except BaseException:
         con.close()

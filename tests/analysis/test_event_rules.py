@@ -11,6 +11,7 @@ import pytest
 
 from fp8debug.analysis import open_run
 from fp8debug.analysis.diagnosis import Finding, diagnose
+from fp8debug.analysis.scope import Scope
 
 if TYPE_CHECKING:
     from tests.synthetic_run import SyntheticRun
@@ -36,6 +37,8 @@ def test_one_dead_expert_of_eight(new_run: NewRun, synthetic_run: ModuleType, na
             elif "[" in name or step % 2:  # some are not even called without tokens
                 run.add(layer, "x", VALUES[:0], step=step, sampled=False, status="no_tokens")
     finding = found(run)["dead_experts"]
+    with open_run(run.path, threads=1, scope=Scope(layer="[34]")) as part:
+        assert diagnose(part) == ()
     stack = "moe.experts" if "experts" in name else "moe.w1"
     assert finding.message == f"1 of 8 experts of {stack} never got a token: 5"
     assert (finding.severity, finding.layers, finding.first_step) == ("warning", (names[5],), 0)
@@ -101,6 +104,8 @@ def test_records_that_end_or_are_missing(new_run: NewRun) -> None:
             run.add("now and then", "x", VALUES, step=step)
     findings = found(run)
     assert set(findings) == {"hooks_lost", "records_missing"}
+    with open_run(run.path, threads=1, scope=Scope(layer="now")) as part:
+        assert diagnose(part) == ()
     lost, gap = findings["hooks_lost"], findings["records_missing"]
     assert (lost.severity, lost.layers, lost.first_step) == ("warning", ("lost",), 6)
     assert lost.message == "recorded in all 5 sampled steps to step 5 and in none of the 4 after it"

@@ -46,7 +46,10 @@ seen as (
 layers_seen as (
     select
         m.stack, m.expert, m.layer, m.is_expert, coalesce(bool_and(s.is_idle) filter (s.tensor = 'x'), false) as is_idle,
-        coalesce(bool_or(s.is_zero), false) and m.is_expert as is_zero, count(s.layer) = 0 as is_silent,
+        coalesce(bool_or(s.is_zero), false) and m.is_expert as is_zero,
+        -- Of a part of the run, or where ranks are missing, nothing follows from records that are not there.
+        count(s.layer) = 0 and not getvariable('is_part') and not exists (from events where kind = 'rank_missing')
+            as is_silent,
         min(s.first_step) as first_step, max(s.last_step) as last_step
     from members as m
     left join seen as s using (layer)

@@ -4,6 +4,7 @@ severity = "error"
 confidence = "certain"
 priority = 3
 only_if = [
+    "not getvariable('is_part')",
     "getvariable('emulates') is not null or exists (from stored.events where kind in ('precision_differs', 'not_emulated')) or exists (from stored.tensors where starts_with(precision_asked, 'float8'))",
 ]
 sentence = "{what}"

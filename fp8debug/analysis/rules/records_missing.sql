@@ -30,10 +30,11 @@ gaps as (
     from (select distinct rank, step from steps where sampled)
     anti join (select distinct rank, step from stored.tensors) using (rank, step)
     where step > (select min(step) from stored.tensors)
+      and not getvariable('is_part') and not exists (from stored.events where kind = 'control')
 ),
 nothing as (
     select count(*) > 0 as is_silent from stored.layers
-    where matched and not exists (from stored.tensors)
+    where matched and not getvariable('is_part') and not exists (from stored.tensors)
 )
 select
     layer, tensor, rank, min(step) as first_step, max(step) as last_step,
