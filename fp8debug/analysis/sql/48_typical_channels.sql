@@ -1,5 +1,6 @@
 -- How the median channel and the median token of the candidates fare; one row an operand, recipe, format and axis.
 -- Internal.
+-- Of the records that hit alone: what came before a fault says nothing of it.
 -- sqnr_db: SQNR of the median channel, dB, from bins of 1 dB; NULL when it was not measured
 -- underflow: share of its non-zero values that become zero, from bins of 1 %
 create or replace view typical_channels as
@@ -8,6 +9,11 @@ with binned as (
     from channels
     where measure in ('sqnr_db', 'underflow') and not alternate and is_judged_pass(pass)
       and (layer, tensor) in (select (layer, tensor) from told_candidates)
+      and (segment, rank, seq, recipe, fmt) in (
+          select (segment, rank, seq, recipe, fmt)
+          from evidence
+          where series = 'sampled' and (hit_underflow or hit_sqnr or hit_gain or hit_gap)
+      )
 ),
 running as (
     select
