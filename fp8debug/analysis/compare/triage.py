@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,6 @@ import numpy as np
 
 from fp8debug.analysis.compare.levels import robust_deviation
 from fp8debug.analysis.run import Run, open_run
-from fp8debug.recipes import parse_recipe
 from fp8debug.rundir import LayerInfo
 
 LOOKBACK, MAX_LOOKBACK = 20, 200
@@ -119,15 +118,13 @@ def triage(run_path: Path, step: int, n_steps: int, top: int = 10) -> Triage:
     most = HISTORY + MAX_LOOKBACK
     first = step - min(MAX_LOOKBACK, max(LOOKBACK, n_steps // 20))
     with open_run(run_path) as run:
-        emulated = run.manifest.options.get("emulate")
         rows = run.sql(_AMAX, step=step, most=most).fetchall()
         operands = {(layer, tensor) for layer, tensor, *_ in rows}
         if not any(seen >= first for _, _, seen, *_ in rows):
             return Triage("not_recorded", step, capture_layers=_layers(run))
         found = list(_nonfinite(rows, first))
         series = _amaxes(rows)
-        recipe = parse_recipe(emulated).text if emulated else ""
-        evidence = run.sql(_EVIDENCE, step=step, since=first - HISTORY, most=most, emulated=recipe).fetchall()
+        evidence = run.sql(_EVIDENCE, step=step, since=first - HISTORY, most=most, emulated=_emulated(run)).fetchall()
     for key, points in [*series.items(), *_errors(evidence).items()]:
         departure = _departure(key, points, first)
         if departure is not None:
@@ -215,6 +212,12 @@ def _first_of_each(found: Iterable[Departure]) -> tuple[Departure, ...]:
     for departure in sorted(found, key=lambda one: (one.step, one.seq, order.index(one.measure))):
         chosen.setdefault((departure.layer, departure.tensor), departure)
     return tuple(chosen.values())
+
+
+def _emulated(run: Run) -> str:
+    """Recipe that most layers computed with; empty: none was emulated."""
+    texts = Counter(text.partition(", ")[0] for layer in run.layers if (text := layer.info.emulated) is not None)
+    return texts.most_common(1)[0][0] if texts else ""
 
 
 def _layers(run: Run) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -137,3 +138,25 @@ def test_steps_that_only_one_has_are_left_out() -> None:
     assert (pair.gap.n_matched, pair.gap.absolute, pair.gap.relative) == (20, 1.0, 1.0)
     (pair,) = compare(make_curve("a", [0, 2], [1.0, 1.0]), [make_curve("b", [1, 3], [2.0, 2.0])]).pairs
     assert (pair.gap.n_matched, pair.gap.absolute, pair.verdict.word) == (0, None, "not_enough_evidence")
+
+
+def test_a_run_directory(synthetic_run: ModuleType, tmp_path: Path) -> None:
+    """Ranks are averaged, tokens added, the last score counts, and a skipped step's norm is no anomaly."""
+    run = synthetic_run.SyntheticRun(tmp_path / "run", status="closed", world_size=2)
+    for step, (loss, norm) in enumerate([(3.0, 1.0), (math.nan, math.inf), (2.0, 1.0)]):
+        for rank in (0, 1):
+            run.add_row("steps", step=step, rank=rank, loss=loss + rank, grad_norm=norm, tokens=10, skipped=step == 1)
+    for step, score in ((1, 50.0), (2, 60.0)):
+        run.add_row("evals", step=step, unix_s=float(step), task="mmlu", score=score)
+    curve = read_source(run.write())
+    np.testing.assert_array_equal(curve.loss, [3.5, math.nan, 2.5])
+    assert curve.tokens is not None and curve.grad_norm_given is not None and curve.facts is not None
+    assert (curve.tokens.tolist(), curve.grad_norm_given.tolist()) == ([20, 20, 20], [True, False, True])
+    assert (curve.scores, curve.lr, curve.facts["world_size"]) == ({"mmlu": 60.0}, None, "2")
+
+
+def test_a_run_directory_without_losses(synthetic_run: ModuleType, tmp_path: Path) -> None:
+    run = synthetic_run.SyntheticRun(tmp_path / "run", status="closed")
+    run.add_row("steps", step=0)
+    with pytest.raises(Fp8DebugError, match="no loss was recorded"):
+        read_source(run.write())
