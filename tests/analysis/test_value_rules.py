@@ -116,9 +116,9 @@ def test_gain_of_blocks(new_run: NewRun) -> None:
                                scale_max=1.0)  # fmt: skip
     told = {found.worst.layer: found for found in findings(written)}
     assert told.keys() == {"half", "double", "clipped"}
-    for layer, found in told.items():
+    for name, found in told.items():
         assert (found.rule, found.severity, found.worst.gemm) == ("block_gain", "error", "fprop")
-        assert f"come back multiplied by {factors[str(layer)]:.3g}" in found.message
+        assert f"come back multiplied by {factors[str(name)]:.3g}" in found.message
 
 
 def test_underflow_is_told_where_the_median_channel_or_token_is_hurt(

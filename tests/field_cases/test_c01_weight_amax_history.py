@@ -46,12 +46,15 @@ def test_loaded_weights_are_clipped_or_lost(n_steps: int, replay: Replay, opened
     assert run.sql("select max(scale_gap_bits) < -9 from scale_gaps where layer = 'shrank'").fetchall() == [(True,)]
     findings = {found.worst.layer: found for found in diagnose(run) if found.rule != "clipping"}
     assert findings.keys() == set(LAYERS)
-    for layer, found in findings.items():
+    for where, found in findings.items():
         assert (found.rule, found.severity, found.confidence) == ("weight_history", "error", "certain")
         assert found.message.startswith("weight amax history disagrees with the weight")
         assert (len(found.places), found.worst.tensor, found.first_step, found.worst.n_steps) == (1, "w", 0, n_steps)
         numbers = {entry.title: float(entry.value) for entry in found.evidence}
-        is_large, shift = layer.startswith("large"), float(layer.endswith("margin"))  # a margin takes one bit off
+        is_large, shift = (
+            str(where).startswith("large"),
+            float(str(where).endswith("margin")),
+        )  # a margin takes one bit off
         assert numbers["scale gap, bits"] == pytest.approx((4.6 if is_large else -14.3) - shift, abs=0.3)
         assert ("so it is clipped" in found.message) == is_large
         assert ("of its values become zero" in found.message) != is_large

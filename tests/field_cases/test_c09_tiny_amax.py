@@ -50,8 +50,8 @@ def test_it_is_labelled_and_not_judged(replay: Replay, opened: Opened, normal: N
     assert all(number is None or math.isfinite(number) for row in numbers for number in row)
     told = {place.layer: (found, place) for found in diagnose(run) for place in found.places}
     assert told.keys() == {layer for layer, case in CASES.items() if case[-1]} | RECORDED.keys()
-    for layer, (found, place) in told.items():
+    for name, (found, place) in told.items():
         assert (found.rule, found.confidence) == ("degenerate_scale", "certain")
-        assert found.severity == ("error" if layer in RECORDED else "watch")
-        said = "the recorded scale is " if layer in RECORDED else "DEGENERATE: the amax is "
+        assert found.severity == ("error" if name in RECORDED else "watch")
+        said = "the recorded scale is " if name in RECORDED else "DEGENERATE: the amax is "
         assert place.message.startswith(said) and "underflow" not in place.message
