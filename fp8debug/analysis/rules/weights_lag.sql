@@ -68,19 +68,21 @@ low as (
     qualify least(
         row_number() over (partition by rank, layer, fmt order by segment, step),
         row_number() over (partition by rank, layer, fmt order by segment desc, step desc)
-    ) <= 8
+    ) <= 4
 ),
 read as (
     select
         w.segment, w.rank, w.seq, l.step, w.layer, w.fmt, w.stride, l.recipe, l.healthy_sqnr_db,
-        w.codes::double[] as codes, w.scale_inv::double as scale_inv
+        w.codes, w.scale_inv::double as scale_inv,
+        power(w.scale_inv::double, 2) * list_inner_product(w.codes, w.codes) as sum_q2
     from wsample as w
     join low as l using (segment, rank, seq)
     where w.scale_inv is not null and w."values" is not null
 ),
 present as (
     select
-        w.rank, w.segment, w.step, w.layer, w.fmt, w.stride, w."values"::double[] as found,
+        w.rank, w.segment, w.step, w.layer, w.fmt, w.stride, w."values" as found,
+        list_inner_product(w."values", w."values")::double as sum_x2,
         row_number() over (partition by w.rank, w.layer, w.fmt order by w.segment, w.step, w.seq) as number
     from wsample as w
     semi join low using (rank, layer, fmt)
@@ -90,11 +92,8 @@ fits as (
     select
         r.segment, r.rank, r.layer, r.step, r.recipe, r.healthy_sqnr_db, v.step as of_step, v.number,
         n.number - v.number as age,
-        list_inner_product(v.found, v.found) as sum_x2,
         sqnr_db(
-            sum_x2,
-            sum_x2 - 2 * r.scale_inv * list_inner_product(v.found, r.codes)
-            + power(r.scale_inv, 2) * list_inner_product(r.codes, r.codes)
+            v.sum_x2, v.sum_x2 - 2 * r.scale_inv * list_inner_product(v.found, r.codes)::double + r.sum_q2
         ) as sqnr_db
     from read as r
     join present as n using (rank, layer, fmt, segment, step)
@@ -120,14 +119,15 @@ late as (
 ),
 courses as (
     select rank, layer, list(format('{:.1f}', sqnr_db) order by segment, step)[1:8] as course,
-        count(distinct step) as n_observed_steps
+        count(distinct step) as n_observed_steps,
+        count(distinct step) filter (sqnr_db < healthy_sqnr_db - $lost_db) as n_low
     from followed
     group by rank, layer
 ),
 found as (
     select
         layer, rank, recipe, bool_or(is_old) as is_old, min(step) as first_step, max(step) as last_step,
-        count(distinct step) as n_steps, max_by(step - of_step, (segment, step)) filter (is_old) as lag,
+        count(distinct step) as n_hits, max_by(step - of_step, (segment, step)) filter (is_old) as lag,
         count(distinct of_step) filter (is_old) = 1 and count(*) filter (is_old) > 1 as grows,
         max_by(of_step, (segment, step)) filter (is_old) as of_step,
         max_by(now_db, (segment, step)) as sqnr_db, max_by(best_db, (segment, step)) filter (is_old) as old_sqnr_db,
@@ -138,6 +138,8 @@ found as (
 )
 select
     f.*, 'w' as tensor, c.course, c.n_observed_steps,
+    -- Where all that were looked at are old, so are those between.
+    case when n_hits = n_judged then n_low else n_hits end as n_steps,
     case when f.is_old
         then format(
             'weights lag by {}: at step {} the GEMMs read a cast of the weight of step {} ({:.1f} dB against that one, '
@@ -157,3 +159,4 @@ select
     case when f.is_old then 'lag' else 'low' end as cause
 from found as f
 join courses as c using (rank, layer)
+join (select rank, layer, count(distinct step) as n_judged from judged group by rank, layer) using (rank, layer)
