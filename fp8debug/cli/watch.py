@@ -23,7 +23,6 @@ from fp8debug.config import CaptureOptions
 from fp8debug.hooks.autoattach import AutoAttach, StopBeforeTraining
 from fp8debug.hooks.place import claim_for_spawned
 from fp8debug.hooks.ranks import process_name
-from fp8debug.hooks.seeding import seed_all
 from fp8debug.hooks.spawn import SpawnWatch
 from fp8debug.rundir import RunDir
 from fp8debug.settings import LAUNCH_VARIABLE
@@ -128,8 +127,6 @@ class Watch:
 
     def _run(self, before_it_is_shown: Callable[[Callable[[], None]], None]) -> int:
         try:
-            if self.options.seed is not None:
-                seed_all(self.options.seed)
             self.program()
         except StopBeforeTraining as stop:
             self._close("closed", stop.message)

@@ -35,6 +35,7 @@ from fp8debug.hooks.place import NoSharedRun, find_place
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.ranks import rank_and_world
 from fp8debug.hooks.roots import find_roots, is_trainable, living_roots, owning_roots
+from fp8debug.hooks.seeding import seed_all
 from fp8debug.hooks.session import CloseSummary, Session
 from fp8debug.hooks.transforms import outside_transforms
 from fp8debug.rundir import LayerInfo
@@ -82,7 +83,7 @@ class AutoAttach:
         self._process = os.getpid()
 
     def start(self) -> None:
-        """Check the options and begin to wait for a model.
+        """Check the options, seed what is to be seeded, and begin to wait for a model.
 
         Raises:
             Fp8DebugError: a bad option, or a run directory that is in use.
@@ -94,6 +95,8 @@ class AutoAttach:
             self._say_moved(place.prepare(force=True))
         else:
             place.check(force=self._options.force)
+        if self._options.seed is not None:
+            seed_all(self._options.seed)
         self._find_again()
         self._before_steps = register_optimizer_step_pre_hook(self._before_optimizer)
 

@@ -33,7 +33,7 @@ def test_every_option_reaches_the_hooks(script: Place) -> None:
         *("--out", "o", "--name", "n", "--force", "--list-layers", "--engine", "torch"),
         *("--detail", "gemms,channels", "--accumulation", "exact hopper-fast", "--probe-memory", "5"),
         *("--backend", "dispatch", "--attention", "--inference", "--trigger", "NAN,amax>16x", "--flight-memory", "9"),
-        *("--resume", "r", "--resume-step", "40"),
+        *("--resume", "r", "--resume-step", "40", "--plan", "p.toml", "--seed", "4"),
         *("--emulate", "mxfp8", "--keep-bf16", "head", "--keep-bf16", "embed", "--emulate-only", "wgrad,dy"),
     ]
     assert script.attach(*given, "train.py", "--lr", "1").code == 0
@@ -60,6 +60,8 @@ def test_every_option_reaches_the_hooks(script: Place) -> None:
         "detail": ["channels", "gemms"],
         "accumulation": ["exact", "hopper-fast"],
         "probe_memory": 5,
+        "plan": "p.toml",
+        "seed": 4,
         "emulate": "mxfp8",
         "keep_bf16": ["head", "embed"],
         "emulate_only": ["dy", "wgrad"],
