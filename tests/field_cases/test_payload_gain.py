@@ -114,8 +114,13 @@ def test_scales_of_others(replay: Replay, opened: Opened, normal: Normal) -> Non
 
 
 def test_codes_of_something_else(replay: Replay, opened: Opened, normal: Normal) -> None:
+    """Of another tensor, and pieces of two ranks that are read with the scale of one."""
     w, other = normal(64, 64), normal(64, 64, seed=1)
-    inverse = other.abs().amax() / 448
-    replay.observe("w", w, payload=Payload(quantized(other / inverse), E4M3, inverse, "current"))
+    inverse = w.abs().amax() / 448
+    replay.observe("w", w, layer="a", payload=Payload(quantized(other / inverse), E4M3, inverse, "current"))
+    parts = torch.cat([w[:32] / inverse, w[32:] / inverse / 4])
+    replay.observe("w", w, layer="b", payload=Payload(quantized(parts), E4M3, inverse, "current"))
     replay.session.close()
-    assert "the codes are of another tensor" in finding(opened()).message
+    messages = {one.worst.layer: one.message for one in diagnose(opened()) if one.rule == "payload_gain"}
+    assert "the codes are no multiple of the tensor" in messages["a"]
+    assert "no single factor explains that: a part of it is read with another scale" in messages["b"]

@@ -14,8 +14,8 @@ format, the scale itself or its square one that was applied twice, not at all or
 of an earlier step, or one that was rounded to a power of two after the cast.
 
 Every pair of formats and every scale at hand is tried. From the recorded sums it is known exactly what error would be left without the \
-factor: the explanation that leaves least is told, with the decibels that it explains. Where no factor explains anything, the operand is \
-told as a note: then its codes are of something else.
+factor: the explanation that leaves least is told, with the decibels that it explains. Where no factor explains anything, a part \
+of the tensor was read with another one, or the codes are of something else; that is a note where it costs next to nothing.
 """
 explains = [
     "weights_lag", "rank_gain", "clipping", "clipping_spike", "underflow", "gain_off", "sqnr_low",
@@ -33,6 +33,12 @@ default = 1.0
 unit = "dB"
 meaning = "an explanation that leaves this much more error than the best factor does not explain it"
 source = "a factor that is 1.3 % off leaves 1 dB more than E4M3's own rounding"
+
+[parameters.lost_db]
+default = 3.0
+unit = "dB"
+meaning = "what no factor explains is told as a note where it costs less than this"
+source = "half the signal"
 
 [parameters.right_db]
 default = 10
@@ -90,22 +96,29 @@ odd as (
 )
 select
     o.*, greatest(o.own_sqnr_db - o.sqnr_db, 0) as db_lost, b.explained_sqnr_db,
-    case when coalesce(t.explained_sqnr_db, b.explained_sqnr_db) - b.sqnr_db < $least_db then 'note' end as severity,
+    case
+        when coalesce(t.explained_sqnr_db, b.explained_sqnr_db) - b.sqnr_db < $least_db
+             and o.own_sqnr_db - o.sqnr_db < $lost_db
+        then 'note'
+    end as severity,
     case
         when t.kind is not null
         then format(
             ': {}, which explains {:.1f} dB of the error', t.explanation, t.explained_sqnr_db - t.sqnr_db
         )
+        when o.gain = 0 and b.explained_sqnr_db is null then ': the codes are all zero'
         when b.explained_sqnr_db is null or b.explained_sqnr_db - b.sqnr_db < $least_db
-        then ', and no factor explains that: the codes are of something else'
+        then ', and no single factor explains that: a part of it is read with another scale, or the codes are of '
+            || 'something else'
         when b.explained_sqnr_db < o.own_sqnr_db - 6
         then format(
             '; no scale and no format that is known explains it, and at the best factor {:.1f} dB are left: the codes '
-            || 'are of another tensor, or of an old one', b.explained_sqnr_db
+            || 'are no multiple of the tensor (they were clipped, or are of another tensor or an old one)',
+            b.explained_sqnr_db
         )
         else '; no scale and no format that is known explains this factor'
     end as why_so,
-    coalesce(t.kind, 'unknown') as cause
+    coalesce(t.kind, format('unknown {:.1g}', o.gain)) as cause
 from odd as o
 left join best as b
     on (o.layer, o.tensor, o.rank, o.fmt) = (b.layer, b.tensor, b.rank, b.fmt)
