@@ -46,7 +46,7 @@ def compare(
     ] = DEFAULT_TOP,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, complete whatever --top.")] = False,
 ) -> None:
-    """Say whether a run is worse than its baseline, since when and why.
+    """Say if a run is worse than its baseline, since when and why.
 
     Losses are compared at the same steps: are the runs comparable, how large is the smoothed gap and where does it go,
     which spikes has only one of them, which tensors left their band before the first of them.

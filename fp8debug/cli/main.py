@@ -48,7 +48,7 @@ VERBS = (
         takes_script=True,
         options_after_script=True,
     ),
-    Verb("compare", "compare", "Say whether a run is worse than its baseline, since when and why."),
+    Verb("compare", "compare", "Say if a run is worse than its baseline, since when and why."),
     Verb("rules", "rules", "List the rules that findings come from, and their numbers."),
     Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
     Verb("control", "control", "Change what a running capture records."),
