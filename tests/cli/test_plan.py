@@ -51,7 +51,7 @@ def test_file_of_another_tool(faulty: str, tmp_path: Path, capsys: pytest.Captur
     capsys.readouterr()
 
     assert main(["plan", "--check", str(file), faulty]) == 0
-    text = capsys.readouterr().out
+    text = capsys.readouterr().out.replace(str(file), "precision.yaml").replace(faulty, "RUN")
     assert "A plan for megatron, " in text and "stay in the recipe of the rest" in text
     assert max(map(len, text.splitlines())) <= 80
 

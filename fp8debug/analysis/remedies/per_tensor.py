@@ -36,18 +36,27 @@ def _largest(recipe: DelayedScaling, tensor: str) -> float:
     return math.ldexp(float(recipe.formats_for(tensor)[0][0].max), -recipe.margin)
 
 
+# Histograms do not know channels: of an operand whose median channel is lost now, a change that leaves as many zeros
+# loses it too.
 _JUDGED = """
-with ratios as (
+with lost as (
+    select layer, tensor, min(channel_db) as channel_db
+    from sampled_evidence
+    where is_sqnr_hit(channel_db, fmt)
+    group by layer, tensor
+),
+ratios as (
     select
         r.layer, r.tensor, r.step, s.recipe, s.fmt,
         sqnr_db(sum_x2, sum_err2) as sqnr_db, sqnr_db(low_sum_x2, low_sum_err2) as sqnr_low_db,
         ratio(n_underflow, n_nonzero) as underflow, ratio(n_overflow, n) as overflow, gain(sum_xq, sum_x2) as gain,
         gap_bits(s.scale, r.amax, s.fmt) as bits,
         is_sqnr_hit(sqnr_db, s.fmt) as hit_sqnr, is_gain_hit(gain, s.fmt) as hit_gain,
-        is_gap_hit(bits) as hit_gap, is_underflow_hit(underflow, sqnr_low_db, s.fmt) as hit_underflow,
+        is_gap_hit(bits) as hit_gap, is_underflow_hit(underflow, sqnr_low_db, channel_db, s.fmt) as hit_underflow,
         hit_sqnr or hit_gain or hit_gap or hit_underflow as is_hit
     from whatif_sums as s
     join whatif_records as r using (record)
+    left join lost using (layer, tensor)
     where n_nonzero >= getvariable('min_nonzero') and per_fmt(s.fmt, 1, 1) is not null
       and coalesce(n_rolls >= getvariable('warmup_rolls'), true)
 ),
@@ -74,7 +83,7 @@ from (
     where recipe = $recipe and not alternate
 )
 where is_sqnr_hit(sqnr_db, fmt) or is_gain_hit(gain, fmt) or is_gap_hit(scale_gap_bits)
-   or is_underflow_hit(underflow, sqnr_low_db, fmt)
+   or is_underflow_hit(underflow, sqnr_low_db, channel_db, fmt)
 group by layer, tensor
 having not bool_or(is_counted)
 """

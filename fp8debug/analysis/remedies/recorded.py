@@ -26,7 +26,7 @@ class GemmResult:
 # same format, blocks keep too; where that is not known, or is little, underflow counts.
 _BLOCKS = """
 with by_tensor as (
-    select segment, rank, seq, fmt, bool_or(is_underflow_hit(underflow, sqnr_low_db, fmt)) as loses_small
+    select segment, rank, seq, fmt, bool_or(is_underflow_hit(underflow, sqnr_low_db, channel_db, fmt)) as loses_small
     from sampled_evidence
     where recipe = 'current' and layer in (select unnest($layers::varchar[]))
     group by segment, rank, seq, fmt

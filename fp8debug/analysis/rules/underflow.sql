@@ -83,7 +83,15 @@ select
         then format('the scale is {:.1f} bits too small, so {} of the values become zero', -scale_gap_bits,
                     percent(underflow))
         else format('{} of the non-zero values become zero', percent(underflow))
-             || coalesce(format(', and the smallest 99 % keep {:.1f} dB', sqnr_low_db), '')
+             || coalesce(
+                 case
+                     when median_channel_db < sqnr_low_db
+                     then format(', and the median channel keeps {:.0f} dB while the whole tensor shows {:.1f}',
+                                 median_channel_db, sqnr_db)
+                 end,
+                 format(', and the smallest 99 % keep {:.1f} dB', sqnr_low_db),
+                 ''
+             )
     end as what
 from told_candidates
 left join typical using (layer, tensor, recipe, fmt)

@@ -6,7 +6,8 @@
 -- hit_sqnr: SQNR below what rounding alone can give
 -- hit_gain: values come back too large or too small by more than rounding can make them
 -- hit_gap: scale more bits above that of current scaling than allowed: the largest values are clipped
--- hit_underflow: many values become zero, and the small values together keep less than rounding would leave them
+-- channel_db: SQNR of the median channel, dB, where many values become zero and channels were recorded
+-- hit_underflow: many values become zero, and the small values or the median channel keep less than rounding leaves
 -- watch_sqnr: SQNR clearly below the format's baseline
 -- watch_gap: scale somewhat above that of current scaling
 -- watch_underflow: many values become zero
@@ -27,7 +28,7 @@ select
     is_sqnr_hit(sqnr_db, fmt) as hit_sqnr,
     is_gain_hit(gain, fmt) as hit_gain,
     is_gap_hit(scale_gap_bits) as hit_gap,
-    is_underflow_hit(underflow, sqnr_low_db, fmt) as hit_underflow,
+    is_underflow_hit(underflow, sqnr_low_db, channel_db, fmt) as hit_underflow,
     coalesce(sqnr_db < healthy_sqnr_db - getvariable('watch_sqnr_loss_db'), false) as watch_sqnr,
     coalesce(scale_gap_bits > getvariable('watch_gap_bits'), false) as watch_gap,
     coalesce(underflow > getvariable('watch_underflow'), false) as watch_underflow,

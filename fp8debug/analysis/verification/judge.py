@@ -75,7 +75,8 @@ def judge(recipe: Tail, plan: Tail, losses_of_seeds: Sequence[float] = (), *, mi
         if plan.gap <= noise.threshold:
             return Judgement("no_effect", noise, None, None)
         return Judgement("plan_hurts" if plan.gap > plan.error else "unknown", noise, None, None)
-    if recipe.gap <= recipe.error:  # it scatters so much that it may as well be none
+    # It scatters so much that it may as well be none; where several seeds were trained, their spread has decided that.
+    if recipe.gap <= recipe.error and noise.n_seeds < ENOUGH_SEEDS:
         return Judgement("unknown", noise, None, None)
     share = 1 - plan.gap / recipe.gap
     errors = [max(error, noise.spread or 0.0) for error in (plan.error, recipe.error)]

@@ -6,8 +6,10 @@ with judged as (
     select
         segment, step, microbatch, call, pass, rank, layer, tensor, seq,
         recipe, fmt, alternate, source, n_nonzero, n_rolls, is_stateful, scale, amax, scale_gap_bits,
-        sqnr_db, sqnr_low_db, gain, underflow, underflow_low, overflow, healthy_sqnr_db, db_lost
+        sqnr_db, sqnr_low_db, channel_db, gain, underflow, underflow_low, overflow, healthy_sqnr_db,
+        greatest(db_lost, healthy_sqnr_db - channel_db) as db_lost
     from error_ratios
+    left join median_channels using (segment, rank, seq, recipe, fmt)
     union all by name
     select
         segment, step, microbatch, call, pass, layer, tensor,
