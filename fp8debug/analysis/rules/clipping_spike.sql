@@ -33,8 +33,14 @@ format = ".2g"
 
 [parameters.spike_bits]
 default = 3
-meaning = "scale gap from which one step is enough"
+meaning = "scale gap of x or w from which one step is enough"
 source = "amax eight times the largest of the history"
+unit = "bits"
+
+[parameters.gradient_spike_bits]
+default = 4
+meaning = "the same of dy"
+source = "healthy small GPTs have gradients that are twelve times the largest of the history for a step (3.6 bits)"
 unit = "bits"
 
 [parameters.spike_sqnr_db]
@@ -56,5 +62,5 @@ select
     format('step {}', first_step) as cause
 from operands
 where level = 'hit' and by_gap and not is_persistent
-  and greatest(scale_gap_bits, worst_scale_gap_bits) >= $spike_bits
+  and greatest(scale_gap_bits, worst_scale_gap_bits) >= if(tensor = 'dy', $gradient_spike_bits, $spike_bits)
   and (n_hit_steps = 0 or sqnr_db < $spike_sqnr_db);
