@@ -29,8 +29,7 @@ format = ".1f"
 with judged as (
     select
         layer, tensor, gemm, recipe, fmt, step, gain(sum_xq, sum_x2) as gain, sqnr_db(sum_x2, sum_err2) as sqnr_db,
-        coalesce(abs(gain - 1) > per_fmt(fmt, getvariable('gain_bound_e4m3'), getvariable('gain_bound_e5m2')), false)
-            as is_off
+        is_gain_hit(gain, fmt) as is_off
     from blocks
     where not alternate and is_judged_pass(pass) and n_nonzero >= getvariable('min_nonzero') and sum_x2 > 0
       and fmt in ('E4M3', 'E5M2', 'E4M3FNUZ', 'E5M2FNUZ')
@@ -39,9 +38,8 @@ select
     layer, tensor, gemm, recipe, min(step) filter (is_off) as first_step, max(step) filter (is_off) as last_step,
     count(distinct step) filter (is_off) as n_steps, count(distinct step) as n_observed_steps,
     median(gain) filter (is_off) as gain, median(sqnr_db) filter (is_off) as sqnr_db,
-    per_fmt(fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')) as healthy_sqnr_db,
-    greatest(0, per_fmt(fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2'))
-                - median(sqnr_db) filter (is_off)) as db_lost
+    baseline_db(fmt) as healthy_sqnr_db,
+    greatest(0, baseline_db(fmt) - median(sqnr_db) filter (is_off)) as db_lost
 from judged
 group by layer, tensor, gemm, recipe, fmt
 having is_persistent(count(distinct step) filter (is_off), count(distinct step));

@@ -45,6 +45,5 @@ select
     healthy_sqnr_db, other_fmt, other_sqnr_db, 100 * other_underflow as other_underflow_percent, other_healthy_db
 from told_candidates
 join beside using (layer, tensor, recipe)
-where least(other_sqnr_db, other_low_db)
-      >= per_fmt(other_fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2'))
+where least(other_sqnr_db, other_low_db) >= sqnr_floor_db(other_fmt)
   and other_underflow <= getvariable('underflow') and n_hit_steps > 0;

@@ -32,4 +32,4 @@ select
     healthy_sqnr_db
 from told_candidates
 where list_contains(criteria, 'gain') and not list_contains(criteria, 'gap') and not list_contains(criteria, 'underflow')
-  and coalesce(abs(gain - 1) > per_fmt(fmt, getvariable('gain_bound_e4m3'), getvariable('gain_bound_e5m2')), false);
+  and is_gain_hit(gain, fmt);

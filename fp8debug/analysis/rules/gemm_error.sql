@@ -42,12 +42,8 @@ with judged as (
         segment, rank, seq, layer, tensor, gemm, recipe, step,
         decibel(sum_x2w2, sum_err2) as product_sqnr_db, decibel(sum_x2w2, sum_y2) as cancellation_db,
         gain(sum_yq, sum_y2) as gain,
-        decibel(1, power(10, -0.1 * per_fmt(fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2')))
-                   + power(10, -0.1 * per_fmt(other_fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2'))))
-            as floor_db,
-        decibel(1, power(10, -0.1 * per_fmt(fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')))
-                   + power(10, -0.1 * per_fmt(other_fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2'))))
-            as healthy_db,
+        decibel(1, power(10, -0.1 * sqnr_floor_db(fmt)) + power(10, -0.1 * sqnr_floor_db(other_fmt))) as floor_db,
+        decibel(1, power(10, -0.1 * baseline_db(fmt)) + power(10, -0.1 * baseline_db(other_fmt))) as healthy_db,
         product_sqnr_db < floor_db as is_off
     from gemms
     where not alternate and is_judged_pass(pass) and accumulation = 'exact' and n >= $min_results

@@ -50,7 +50,7 @@ with judged as (
         c.*,
         case fmt
             when 'E2M1' then 14.0 when 'E3M2' then 19.1 when 'E2M3' then 24.6
-            else per_fmt(fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2'))
+            else sqnr_floor_db(fmt)
         end as floor_db,
         valid_amax > 0 and padding_amax > valid_amax and valid_scale_gap_bits <= -$bits as is_hit
     from row_classes as c
@@ -83,7 +83,7 @@ select
     coalesce('rows ' || row_text, case when n_rows = 1 then '1 padding row' else n_rows || ' padding rows' end) as rows,
     coalesce(valid_sqnr_db < floor_db, false) as is_harmful,
     case fmt when 'E2M1' then 18.0 when 'E3M2' then 25.6 when 'E2M3' then 31.5
-        else per_fmt(fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')) end as healthy_sqnr_db,
+        else baseline_db(fmt) end as healthy_sqnr_db,
     greatest(healthy_sqnr_db - valid_sqnr_db, 0) as db_lost,
     case
         when is_harmful

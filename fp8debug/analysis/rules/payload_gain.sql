@@ -85,10 +85,7 @@ odd as (
         count(distinct step) as n_observed_steps, median(gain) filter (differs) as gain,
         median(sqnr_db) filter (differs) as sqnr_db,
         coalesce(median(own_gain) filter (differs), 1) as own_gain,
-        coalesce(
-            median(own_sqnr_db) filter (differs),
-            per_fmt(fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2'))
-        ) as own_sqnr_db
+        coalesce(median(own_sqnr_db) filter (differs), baseline_db(fmt)) as own_sqnr_db
     from checked_payloads
     where gain is not null
     group by layer, tensor, recipe, fmt, rank

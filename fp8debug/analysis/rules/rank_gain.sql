@@ -29,7 +29,7 @@ format = ".1f"
 with measured as (
     select
         layer, tensor, recipe, fmt, rank, step, gain(sum_xq, sum_x2) as gain, sqnr_db(sum_x2, sum_err2) as sqnr_db,
-        per_fmt(fmt, getvariable('gain_bound_e4m3'), getvariable('gain_bound_e5m2')) as bound
+        gain_bound(fmt) as bound
     from stored.errors
     semi join tensors using (segment, rank, seq)
     where source in ('framework', 'payload') and not alternate and is_judged_pass(pass)
@@ -52,7 +52,7 @@ judged as (
 )
 select
     layer, tensor, recipe, rank, first_step, last_step, n_steps, n_observed_steps, gain, others, sqnr_db,
-    per_fmt(fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')) as healthy_sqnr_db,
+    baseline_db(fmt) as healthy_sqnr_db,
     greatest(healthy_sqnr_db - sqnr_db, 0) as db_lost, 'rank ' || rank as cause
 from judged
 where is_off and n_right >= n_ranks - n_right

@@ -37,6 +37,6 @@ format = ".3g"
 select
     layer, tensor, recipe, fmt, first_step, last_step, n_hit_steps as n_steps, n_observed_steps, db_lost,
     sqnr_db, healthy_sqnr_db, 100 * underflow as underflow_percent, gain,
-    per_fmt(fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2')) as floor_db
+    sqnr_floor_db(fmt) as floor_db
 from told_candidates
 where list_contains(criteria, 'sqnr') and sqnr_db is not null;

@@ -64,9 +64,7 @@ with typical as (
     select
         layer, tensor, recipe, fmt, min(sqnr_db) filter (axis = 'channel') as median_channel_db,
         count(*) filter (
-            coalesce(
-                sqnr_db >= per_fmt(fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2')), true
-            )
+            coalesce(sqnr_db >= sqnr_floor_db(fmt), true)
             and coalesce(underflow <= getvariable('underflow'), true)
         ) = case when tensor = 'w' then 1 else 2 end as is_intact  -- a weight has no tokens
     from typical_channels

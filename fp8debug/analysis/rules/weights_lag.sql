@@ -55,8 +55,7 @@ healthy = "{healthy_sqnr_db:.1f} in all"
 format = ""
 */
 with followed as (
-    select c.*, coalesce(c.own_sqnr_db, per_fmt(c.fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')))
-        as healthy_sqnr_db
+    select c.*, coalesce(c.own_sqnr_db, baseline_db(c.fmt)) as healthy_sqnr_db
     from checked_payloads as c
     where c.tensor = 'w' and c.sqnr_db is not null
 ),

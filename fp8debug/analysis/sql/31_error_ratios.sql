@@ -42,7 +42,7 @@ select
         when coalesce(s.status, 'ok') = 'ok' then gap_bits(e.scale, kernel_amax(t.amax, t.n_posinf, t.n_neginf), e.fmt)
     end as scale_gap_bits,
     s.scale is not null as is_stateful, s.n_rolls, coalesce(s.set_at_step, static_set_at(e.recipe)) as set_at_step,
-    per_fmt(e.fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')) as healthy_sqnr_db,
+    baseline_db(e.fmt) as healthy_sqnr_db,
     greatest(0, healthy_sqnr_db - least(sqnr_db, sqnr_low_db)) as db_lost,
     coalesce(t.approx, e.approx) as approx
 from judged_errors as e

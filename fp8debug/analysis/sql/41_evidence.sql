@@ -19,7 +19,7 @@ with judged as (
     select
         'gap' as series, segment, step, microbatch, call, pass, rank, layer, tensor, seq,
         recipe, fmt, alternate, source, n_nonzero, n_rolls, true as is_stateful, scale, amax, scale_gap_bits,
-        per_fmt(fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')) as healthy_sqnr_db
+        baseline_db(fmt) as healthy_sqnr_db
     from scale_gaps
     where scale_gap_bits is not null
 )
@@ -33,7 +33,7 @@ select
     coalesce(scale_gap_bits > getvariable('watch_gap_bits'), false) as watch_gap,
     coalesce(underflow > getvariable('watch_underflow'), false) as watch_underflow,
     coalesce(overflow > getvariable('watch_overflow'), false) as watch_overflow
-from (select *, per_fmt(fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2')) as sqnr_floor from judged)
+from (select *, sqnr_floor_db(fmt) as sqnr_floor from judged)
 where is_judged_pass(pass)
   and healthy_sqnr_db is not null
   and n_nonzero >= getvariable('min_nonzero')

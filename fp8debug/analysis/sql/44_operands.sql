@@ -95,7 +95,7 @@ select
     sqnr_db, worst_sqnr_db, sqnr_low_db, worst_sqnr_low_db, gain, worst_gain, underflow, worst_underflow,
     underflow_low, overflow, worst_overflow, coalesce(h.bits, gh.bits) as scale_gap_bits,
     coalesce(g.worst_bits, o.worst_bits) as worst_scale_gap_bits,
-    per_fmt(fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')) as healthy_sqnr_db,
+    baseline_db(fmt) as healthy_sqnr_db,
     db_lost, worst_db_lost, coalesce(g.is_frozen, o.is_frozen) as scale_is_frozen,
     coalesce(g.min_scale, o.min_scale) as min_scale
 from hits_of as h

@@ -48,7 +48,7 @@ select
     case when coalesce(g.status, 'ok') = 'ok' then gap_bits(e.scale, kernel_amax(t.amax, t.n_posinf, t.n_neginf), e.fmt)
     end as scale_gap_bits,
     g.n_rolls,
-    per_fmt(e.fmt, getvariable('baseline_e4m3'), getvariable('baseline_e5m2')) as healthy_sqnr_db,
+    baseline_db(e.fmt) as healthy_sqnr_db,
     greatest(0, healthy_sqnr_db - least(sqnr_db, sqnr_low_db)) as db_lost,
     coalesce(t.approx, e.approx) as approx
 from merged_errors as e
