@@ -64,19 +64,19 @@ def plan_text(plan: Plan) -> str:
     """The plan as a TOML file that `read_plan` reads, with the reason above each entry."""
     lines = ["# Made by `fp8debug plan`; `fp8debug attach --plan FILE` and `fp8debug verify --plan FILE` read it."]
     lines += [] if plan.entries else ["# There is nothing to change: this file changes nothing."]
-    lines.append(f"recipe = {_quoted(plan.recipe)}")
+    lines.append(f"recipe = {toml_string(plan.recipe)}")
     if plan.run:
-        lines.append(f"run = {_quoted(plan.run)}")
+        lines.append(f"run = {toml_string(plan.run)}")
     if plan.flops_kept is not None:
         lines.append(f"flops-kept = {plan.flops_kept!r}")
     for entry in plan.entries:
         lines += ["", f"# {one_line(entry.reason)}".rstrip(), "[[entry]]"]
         lines += [
-            f"{name} = {_quoted(value)}"
+            f"{name} = {toml_string(value)}"
             for name in ("layer", "tensor", "gemm", "change")
             if (value := getattr(entry, name)) is not None
         ]
-        lines.append(f"reason = {_quoted(entry.reason)}")
+        lines.append(f"reason = {toml_string(entry.reason)}")
     return "\n".join(lines) + "\n"
 
 
@@ -126,6 +126,6 @@ def _refuse_unknown(path: Path, table: dict[str, object], known: set[str]) -> No
             raise UsageError(f"{path}: unknown key {key!r}; did you mean {' or '.join(near)}?")
 
 
-def _quoted(text: str) -> str:
+def toml_string(text: str) -> str:
     """A TOML basic string: JSON's escapes are a part of TOML's."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

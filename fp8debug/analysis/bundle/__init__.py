@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fp8debug.analysis.bundle.archive import pack
-from fp8debug.analysis.bundle.collect import Bundle, collect
+from fp8debug.analysis.bundle.collect import collect
+from fp8debug.analysis.bundle.content import Bundle
 
 __all__ = ["Bundle", "collect", "pack"]

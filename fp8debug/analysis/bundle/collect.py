@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fp8debug.analysis.bundle.content import Bundle
 from fp8debug.analysis.bundle.manifest import other_names, scrubbed_manifest, scrubbed_rank
 from fp8debug.analysis.bundle.moment import Moment, moment_of
 from fp8debug.analysis.bundle.readme import readme
@@ -24,23 +25,6 @@ README = "README.txt"
 N_SIDE_STEPS = 2
 """Sampled steps before and after the anomaly whose histograms are taken."""
 MAX_HISTOGRAMS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """What was collected."""
-
-    moment: Moment
-    """Its names and texts are those of the run itself."""
-    verdict: str
-    """The same sentence as it stands in the bundle."""
-    n_findings: int
-    lost: tuple[str, ...]
-    """Rules whose findings cannot be told from the bundle alone: what they read is left out or cut."""
-    n_histograms: int
-    """Tensors with a histogram."""
-    cut: tuple[str, ...]
-    """What was cut to stay below the limit."""
 
 
 def collect(

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
 
+from fp8debug.analysis.bundle.content import Bundle
+from fp8debug.analysis.bundle.scrub import Scrubber
 from fp8debug.analysis.bundle.tables import LEFT_OUT
-
-if TYPE_CHECKING:
-    from fp8debug.analysis.bundle.collect import Bundle
-    from fp8debug.analysis.bundle.scrub import Scrubber
 
 _WIDTH = 80
 _OPEN = (

@@ -123,7 +123,7 @@ def gap_of(baseline: Curve, other: Curve) -> Gap:
     early = last_level(differences[: max(1, differences.size // 4)][::-1], max(window, OUTLIER_WINDOW))
     half = differences.size // 2
     line = slope(steps[half:].astype(np.float64), differences[half:])
-    trend = _trend(line, last)
+    trend = _trend(line)
     loss = float(base[-last.n :].mean())
     onset = _onset(differences, base, window)
     return Gap(
@@ -154,7 +154,7 @@ def gap_of(baseline: Curve, other: Curve) -> Gap:
     )
 
 
-def _trend(line: Slope | None, last: Level) -> str:
+def _trend(line: Slope | None) -> str:
     if line is None:
         return "unknown"
     change = abs(line.end - line.start)

@@ -6,7 +6,6 @@ is a part of its name, wherever in it.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 from fp8debug.analysis.plans.export import Export, Note, Request, head
@@ -14,7 +13,7 @@ from fp8debug.analysis.plans.linear import linear_departures
 from fp8debug.analysis.plans.paths import linear_fqn
 from fp8debug.analysis.plans.text import comments
 from fp8debug.errors import some
-from fp8debug.plans import PlanEntry
+from fp8debug.plans import PlanEntry, toml_string
 
 _HOW = (
     'For the TOML config of a training, with "quantize.linear.float8" among model.converters. Older versions have the '
@@ -34,7 +33,7 @@ def export(request: Request) -> Export:
             notes.append(Note(member.layer, f"A part of other names, so these leave FP8 too: {some(others)}"))
         also = f". A part of other names, so also: {some(others)}" if others else ""
         entries += [member.entry, *(replace(member.entry, layer=name) for name in others)]
-        items += [*comments([member.comment + also], "    "), f"    {_string(member.fqn)},"]
+        items += [*comments([member.comment + also], "    "), f"    {toml_string(member.fqn)},"]
     names = [member.fqn for member in members]
     lines = comments(head(request, "torchtitan", _HOW))
     if names and not any("," in name or not name.isprintable() for name in names):
@@ -45,8 +44,3 @@ def export(request: Request) -> Export:
 
 def _others(request: Request, part: str) -> list[str]:
     return request.others(linear_fqn, lambda path: part in path)
-
-
-def _string(text: str) -> str:
-    """A TOML basic string: JSON's escapes are a part of TOML's."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from dataclasses import asdict
 from fp8debug import __version__
 from fp8debug.analysis.compare import Comparison, Pair
 from fp8debug.cli.render.compare_sections import curve_lines, pair_sections, percent, signed
-from fp8debug.cli.render.json import without_nan
+from fp8debug.cli.render.document import document_text
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import escape, named_columns
 
@@ -23,7 +22,7 @@ def compare_json(found: Comparison) -> str:
     `compare_version` rises when a key changes its meaning or goes; new keys may appear without.
     """
     document = {"compare_version": COMPARE_VERSION, "fp8debug_version": __version__, **asdict(found)}
-    return json.dumps(without_nan(document), indent=1, allow_nan=False) + "\n"
+    return document_text(document)
 
 
 def render_comparison(found: Comparison, looks: Looks, *, top: int) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from fp8debug.cli.examination import Examination, LayerCheck
+from fp8debug.cli.render.document import document_text
 from fp8debug.cli.render.runs import size
 from fp8debug.cli.render.tables import columns, escape, wrap
 from fp8debug.cli.render.wording import count
@@ -68,7 +68,7 @@ def report_json(surroundings: Environment, found: Examination | None) -> str:
         "environment": asdict(surroundings),
         "script": None if found is None else asdict(found),
     }
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    return document_text(document)
 
 
 def _abilities(abilities: Sequence[Ability]) -> list[str]:

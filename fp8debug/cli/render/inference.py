@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fp8debug.cli.render.document import document_text
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import columns, escape, named_columns, wrap
 from fp8debug.cli.render.wording import count, listed
@@ -49,7 +49,7 @@ def inference_json(check: InferenceCheck, notes: Sequence[str] = ()) -> str:
         outputs = variant["outputs"]
         noise = outputs.pop("noise")
         outputs["sqnr_db"], outputs["n_nonfinite"] = _sqnr(noise), noise["n_nonfinite"]
-    return json.dumps(_finite({"version": VERSION, **record}), indent=1) + "\n"
+    return document_text({"version": VERSION, **record})
 
 
 def _outputs(check: InferenceCheck) -> list[str]:
@@ -207,11 +207,3 @@ def _number(value: float | None) -> str:
 def _sqnr(noise: dict[str, float]) -> float | None:
     signal, power = noise["signal"], noise["power"]
     return 10 * math.log10(signal / power) if signal and power else None
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    return [_finite(entry) for entry in value] if isinstance(value, (list, tuple)) else value

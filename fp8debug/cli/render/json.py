@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +9,7 @@ from fp8debug import __version__
 from fp8debug.analysis.diagnosis import Finding
 from fp8debug.analysis.report import REPORT_VERSION, Report
 from fp8debug.cli.fail_on import Outcome
+from fp8debug.cli.render.document import document_text
 
 
 def report_json(report: Report, outcome: Outcome | None = None) -> str:
@@ -33,21 +32,10 @@ def report_json(report: Report, outcome: Outcome | None = None) -> str:
         **fields,
         "fail_on": None if outcome is None else asdict(outcome),
     }
-    return json.dumps(without_nan(document), indent=1, allow_nan=False) + "\n"
+    return document_text(document)
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
     steps = {"first_step": finding.first_step, "last_step": finding.last_step, "n_places": len(finding.places)}
     fields = asdict(finding)
     return {**fields, **steps, "places": fields["places"]}
-
-
-def without_nan(value: Any) -> Any:
-    """The same structure with null for every NaN and infinity, which JSON has no words for."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_nan(item) for item in value]
-    return value

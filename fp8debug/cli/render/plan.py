@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fp8debug import __version__
 from fp8debug.analysis.plans.departures import departures
-from fp8debug.cli.render.json import without_nan
+from fp8debug.cli.render.document import document_text
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import escape, wrap
 from fp8debug.cli.render.wording import count, listed, with_full_stop
@@ -63,7 +62,7 @@ def plan_json(planned: Planned, output: str | None) -> str:
         "fallback": None if planned.fallback is None else asdict(planned.fallback),
         "text": planned.export.text,
     }
-    return json.dumps(without_nan(document), indent=1, allow_nan=False) + "\n"
+    return document_text(document)
 
 
 def plan_summary(planned: Planned, output: str | None) -> str:
@@ -147,7 +146,7 @@ def check_json(found: Check, file: str, source: str) -> str:
         "is_clean": found.is_clean,
         **asdict(found),
     }
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    return document_text(document)
 
 
 def render_check(found: Check, looks: Looks, *, file: str, source: str) -> str:

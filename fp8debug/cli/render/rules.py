@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from fp8debug.analysis.diagnosis import Rule
 from fp8debug.analysis.thresholds import THRESHOLDS
+from fp8debug.cli.render.document import document_text
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import escape, wrap
 from fp8debug.cli.render.wording import count, listed
@@ -52,7 +52,7 @@ def rules_json(rules: Sequence[Rule], thresholds: Mapping[str, float]) -> str:
         "rules": [{**asdict(rule), "arguments": rule.arguments, "page": rule.page} for rule in rules],
         "thresholds": {name: {**asdict(t), "value": thresholds.get(name, t.default)} for name, t in THRESHOLDS.items()},
     }
-    return json.dumps(document, indent=1) + "\n"
+    return document_text(document)
 
 
 def _head(rule: Rule, looks: Looks) -> Iterator[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from fp8debug.analysis.catalog import RunEntry
+from fp8debug.cli.render.document import document_text
 from fp8debug.cli.render.tables import columns, escape
 
 LIST_VERSION = 1
@@ -27,7 +27,7 @@ def runs_table(entries: Sequence[RunEntry]) -> str:
 def runs_json(folder: Path, entries: Sequence[RunEntry]) -> str:
     """One object; every run with the fields of `RunEntry`."""
     document = {"list_version": LIST_VERSION, "folder": str(folder), "runs": [asdict(entry) for entry in entries]}
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    return document_text(document)
 
 
 def _row(entry: RunEntry) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from fp8debug import __version__
 from fp8debug.analysis.verification import Verification, VerifiedRun
 from fp8debug.analysis.verification.judge import DRIFT, ENOUGH_SEEDS, SPREADS
 from fp8debug.analysis.verification.record import Exposed
-from fp8debug.cli.render.json import without_nan
+from fp8debug.cli.render.document import document_text
 from fp8debug.cli.render.sparkline import sparkline
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import columns, escape, wrap
@@ -47,7 +46,7 @@ def verification_json(verified: Verification) -> str:
         "noise": asdict(judgement.noise),
         **{name: value for name, value in asdict(verified).items() if name != "judgement"},
     }
-    return json.dumps(without_nan(document), indent=1, allow_nan=False) + "\n"
+    return document_text(document)
 
 
 def verification_text(verified: Verification, looks: Looks) -> str:

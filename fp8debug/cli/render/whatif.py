@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from fp8debug import __version__
 from fp8debug.analysis.whatif import WhatIf
-from fp8debug.cli.render.json import without_nan
+from fp8debug.cli.render.document import document_text
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import chunks, display_width, escape, wrap
 from fp8debug.cli.render.whatif_figures import common_formats, figure_lines
@@ -25,7 +24,7 @@ def whatif_json(answer: WhatIf, path: str) -> str:
     `whatif_version` rises when a key changes its meaning or goes; new keys may appear without.
     """
     document = {"whatif_version": WHATIF_VERSION, "fp8debug_version": __version__, "path": path, **asdict(answer)}
-    return json.dumps(without_nan(document), indent=1, allow_nan=False) + "\n"
+    return document_text(document)
 
 
 def render_whatif(answer: WhatIf, looks: Looks, *, run_path: str, top: int, per_layer: bool) -> str:
