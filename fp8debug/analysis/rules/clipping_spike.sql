@@ -9,7 +9,8 @@ why = """
 Delayed scaling takes its scale from the past. When an outlier appears that is several times the largest of the history, it is clipped in that
 step: few values, so that the overflow share stays below any threshold, but they carry the tensor. Late in long trainings such spikes of the input
 of down_proj end runs. In the steps after it the outlier is in the history and the scale is as many bits too small: harmless in
-FP8, and not told. Small single hits are left to `isolated_hits`; a spike that comes back often enough is the finding `clipping`.
+FP8, and not told. Gradients are another matter: in healthy small GPTs all of them have been up to 64 times the largest of the history for a
+step (6 bits), so a spike of dy is to be watched and no more. Small single hits are left to `isolated_hits`; a spike that comes back often enough is the finding `clipping`.
 """
 thresholds = ["gap_bits", "warmup_rolls", "min_nonzero"]
 
@@ -33,14 +34,8 @@ format = ".2g"
 
 [parameters.spike_bits]
 default = 3
-meaning = "scale gap of x or w from which one step is enough"
+meaning = "scale gap from which one step is enough"
 source = "amax eight times the largest of the history"
-unit = "bits"
-
-[parameters.gradient_spike_bits]
-default = 4
-meaning = "the same of dy"
-source = "healthy small GPTs have gradients that are twelve times the largest of the history for a step (3.6 bits)"
 unit = "bits"
 
 [parameters.spike_sqnr_db]
@@ -59,8 +54,8 @@ select
         then format(': {} of the values are clipped, and the SQNR is {:.1f} dB', percent(overflow), sqnr_db)
         else '; the error of that step was not sampled'
     end as lost,
-    format('step {}', first_step) as cause
+    format('step {}', first_step) as cause, case when tensor = 'dy' then 'watch' end as severity
 from operands
 where level = 'hit' and by_gap and not is_persistent
-  and greatest(scale_gap_bits, worst_scale_gap_bits) >= if(tensor = 'dy', $gradient_spike_bits, $spike_bits)
+  and greatest(scale_gap_bits, worst_scale_gap_bits) >= $spike_bits
   and (n_hit_steps = 0 or sqnr_db < $spike_sqnr_db);
