@@ -32,6 +32,8 @@ GEMMS = {
     "wgrad": (("dy", "column"), ("x", "column")),
 }
 """The operands of each GEMM as (tensor, orientation): y = x w^T, dx = dy w, dw = dy^T x."""
+READS = tuple((gemm, tensor) for gemm, operands in GEMMS.items() for tensor, _ in operands)
+"""Each GEMM with each tensor that it reads: (fprop, x), (fprop, w), (dgrad, dy), …"""
 
 HADAMARD_SIZE = 16
 # Transformer Engine's fixed signs, chosen once at random.
@@ -60,6 +62,11 @@ def gemm_of(tensor: str, orientation: str) -> str:
         if (tensor, orientation) in operands:
             return gemm
     raise ValueError(f"no GEMM reads {tensor} by {orientation}")
+
+
+def gemms_reading(tensor: str) -> tuple[str, ...]:
+    """GEMMs that read `tensor`; none reads a result (y, dx, dw) of its own layer."""
+    return tuple(gemm for gemm, read in READS if read == tensor)
 
 
 def oriented(x: npt.NDArray[np.float32], orientation: str) -> Float32Array:

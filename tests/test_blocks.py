@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fp8debug.blocks import GEMMS, block_amax, gemm_of, oriented, quantize_blocks, rotate, spread
+from fp8debug.blocks import GEMMS, block_amax, gemm_of, gemms_reading, oriented, quantize_blocks, rotate, spread
 from fp8debug.formats import E2M1, E4M3, E5M2, ELEMENT_FORMATS, Format
 from fp8debug.recipes import MXFP8, NVFP4, BlockRecipe, BlockScaling, RowWise, Tile, e8m0_scales, parse_recipe
 
@@ -285,6 +285,7 @@ def test_every_gemm_contracts_the_last_axis_of_both_operands() -> None:
         a, b = (oriented(matrices[tensor], orientation) for tensor, orientation in operands)
         np.testing.assert_array_equal(a @ b.T, expected[gemm])
         assert all(gemm_of(*operand) == gemm for operand in operands)
+    assert [gemms_reading(tensor) for tensor in ("x", "dy", "y")] == [("fprop", "wgrad"), ("dgrad", "wgrad"), ()]
     with pytest.raises(ValueError, match="no GEMM reads y by row"):
         gemm_of("y", "row")
 

@@ -6,16 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fp8debug.analysis.run import Run
-
-GEMMS = {
-    "x": ("fprop", "wgrad"),
-    "w": ("fprop", "dgrad"),
-    "dy": ("dgrad", "wgrad"),
-    "y": (),
-    "dx": (),
-    "dw": (),
-}
-"""Which GEMMs consume a tensor; results feed none of their own layer."""
+from fp8debug.blocks import gemms_reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +117,7 @@ def suspects(run: Run) -> tuple[tuple[Suspect, ...], tuple[Suspect, ...]]:
         values["criteria"] = tuple(values["criteria"])
         by_operand.setdefault((layer, tensor), []).append(Verdict(level=level, **values))
     found = [
-        Suspect(layer, tensor, GEMMS.get(tensor, ()), tuple(sorted(verdicts, key=_badness)))
+        Suspect(layer, tensor, gemms_reading(tensor), tuple(sorted(verdicts, key=_badness)))
         for (layer, tensor), verdicts in by_operand.items()
     ]
     found.sort(key=lambda suspect: (_badness(suspect.worst), suspect.layer, suspect.tensor))

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fp8debug.blocks import GEMMS
+from fp8debug.blocks import READS
 from fp8debug.plans import BF16, Plan, PlanEntry
 from fp8debug.recipes import parse_recipe
 from fp8debug.rundir import LayerInfo
-
-CELLS = tuple((gemm, tensor) for gemm, operands in GEMMS.items() for tensor, _ in operands)
-"""Each GEMM with each tensor that it reads: (fprop, x), (fprop, w), (dgrad, dy), …"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +19,7 @@ class Departure:
     recipe: str
     """What the rest computes with."""
     changes: tuple[str, ...]
-    """What each of `CELLS` is in: the plan's recipe, another one, or `bf16`."""
+    """What each of `READS` is in: the plan's recipe, another one, or `bf16`."""
     asked: str
     """What the entries ask for, in words."""
     reason: str
@@ -35,7 +32,7 @@ class Departure:
 
     def of_gemm(self, gemm: str) -> dict[str, str]:
         """Tensor → what `gemm` reads it in."""
-        return {tensor: change for (g, tensor), change in zip(CELLS, self.changes, strict=True) if g == gemm}
+        return {tensor: change for (g, tensor), change in zip(READS, self.changes, strict=True) if g == gemm}
 
 
 def departures(plan: Plan, layers: Sequence[LayerInfo]) -> tuple[Departure, ...]:
@@ -44,7 +41,7 @@ def departures(plan: Plan, layers: Sequence[LayerInfo]) -> tuple[Departure, ...]
     recipe = canonical(plan.recipe)
     found = []
     for name in dict.fromkeys(entry.layer for entry in plan.entries):
-        changes = tuple(canonical(plan.change_of(name, tensor, gemm)) for gemm, tensor in CELLS)
+        changes = tuple(canonical(plan.change_of(name, tensor, gemm)) for gemm, tensor in READS)
         if set(changes) == {recipe}:
             continue
         entries = [entry for entry in plan.entries if entry.layer == name]

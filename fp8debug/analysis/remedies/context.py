@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fp8debug.analysis.remedies.measured import Measured
 from fp8debug.analysis.remedies.recorded import GemmResult, attach_command, blocks, gemms, recorded_recipes
 from fp8debug.analysis.run import Run
-from fp8debug.blocks import GEMMS
+from fp8debug.blocks import GEMMS, gemms_reading
 from fp8debug.recipes import BlockRecipe, parse_recipe
 
 BLOCK_KINDS = ("block", "mxfp8")
@@ -86,11 +86,6 @@ def _is_cut(run: Run) -> bool:
         return False
     first = "select (select min(step) from stored.tensors) > (select min(step) from stored.all_tensors)"
     return bool(run.prepare("").execute(first).fetchall()[0][0])
-
-
-def gemms_reading(tensor: str) -> tuple[str, ...]:
-    """GEMMs that read an operand."""
-    return tuple(gemm for gemm, read in GEMMS.items() if tensor in {name for name, _ in read})
 
 
 def other_operand(gemm: str, tensor: str) -> str:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 
 from fp8debug.analysis.remedies.affected import Affected
-from fp8debug.analysis.remedies.context import Context, gemms_reading, other_operand
+from fp8debug.analysis.remedies.context import Context, other_operand
 from fp8debug.analysis.remedies.measured import Count, Measured
 from fp8debug.analysis.remedies.proposals import Proposal
 from fp8debug.analysis.remedies.recorded import GemmResult
 from fp8debug.analysis.remedies.remedy import Trial
+from fp8debug.blocks import gemms_reading
 
 
 def judge(

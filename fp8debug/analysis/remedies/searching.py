@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 
 from fp8debug.analysis.remedies.affected import Affected, affected
-from fp8debug.analysis.remedies.context import BLOCK_KINDS, Context, gather, gemms_reading
+from fp8debug.analysis.remedies.context import BLOCK_KINDS, Context, gather
 from fp8debug.analysis.remedies.judge import bad_results, measured_results, shortfall, trial_of
 from fp8debug.analysis.remedies.measured import Measured, Operand
 from fp8debug.analysis.remedies.remedy import Remedy, Trial
 from fp8debug.analysis.remedies.stages import is_fixed, per_tensor_trials
 from fp8debug.analysis.run import Run
+from fp8debug.blocks import gemms_reading
 from fp8debug.plans import BF16
 from fp8debug.recipes import Recipe, parse_recipe
 

@@ -6,7 +6,7 @@ from fp8debug.analysis.diagnosis import Finding, RuleBook, diagnose
 from fp8debug.analysis.diagnosis.finding import Place
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.verification.record import Exposed
-from fp8debug.blocks import GEMMS
+from fp8debug.blocks import READS
 from fp8debug.plans import BF16, Plan
 from fp8debug.recipes import parse_recipe
 
@@ -38,11 +38,6 @@ def _is_used(place: Place, used: Plan) -> bool:
     if place.recipe is None:
         return True
     assert place.layer is not None
-    reads = [
-        (gemm, tensor)
-        for gemm, operands in GEMMS.items()
-        for tensor, _ in operands
-        if place.tensor in (None, tensor) and place.gemm in (None, gemm)
-    ]
+    reads = [(gemm, tensor) for gemm, tensor in READS if place.tensor in (None, tensor) and place.gemm in (None, gemm)]
     recipes = {used.change_of(place.layer, tensor, gemm) for gemm, tensor in reads} - {BF16}
     return place.recipe in {parse_recipe(recipe).text for recipe in recipes}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fp8debug.blocks import GEMMS
+from fp8debug.blocks import GEMMS, READS
 from fp8debug.plans import BF16
 from fp8debug.recipes import BlockRecipe, Recipe
 
 Reads = Mapping[tuple[str, str], Recipe]
 """By (GEMM, tensor); what is absent is read in high precision."""
-READS = tuple((gemm, tensor) for gemm, operands in GEMMS.items() for tensor, _ in operands)
 
 
 class LayerRecipes:
