@@ -51,6 +51,7 @@ class ScaleBook:
         simulated = self._simulator.observe(layer, tensor, moment, amax)
         if not framework:
             return [(scale, "simulated") for scale in simulated]
+        framework = [self._in_our_words(scale) for scale in framework]
         given = {_name(scale) for scale in framework}
         kept = [(scale, "simulated") for scale in simulated if _name(scale) not in given]
         return [(scale, "framework") for scale in framework] + kept
@@ -79,6 +80,10 @@ class ScaleBook:
             return isinstance(self._recipe(text), (DelayedScaling, TensorRecipe))
         except UsageError:
             return False
+
+    def _in_our_words(self, scale: ScaleInForce) -> ScaleInForce:
+        # Errors are told under the recipe's own text: under another, nothing would join them with their scale.
+        return scale._replace(recipe=self._recipe(scale.recipe).text) if self.knows(scale.recipe) else scale
 
     def _recipe(self, text: str) -> Recipe:
         recipe = self._by_text.get(text)
