@@ -62,3 +62,23 @@ def test_loaded_weights_are_clipped_or_lost(n_steps: int, replay: Replay, opened
             assert numbers["overflow, %"] == pytest.approx(85 if is_large else 0, abs=3)
             assert numbers["underflow, %"] == pytest.approx(0 if is_large else 16, abs=2)
             assert numbers["SQNR, dB"] == pytest.approx(1.3 if is_large else 19, abs=1.5)
+
+
+@pytest.mark.parametrize("replay", [{"layers": ["lora", "grows", "default"]}], indirect=True)
+def test_weights_that_start_at_zero_and_a_recipe_written_out(replay: Replay, opened: Opened, normal: Normal) -> None:
+    """A weight that changes between steps is no stale history in any micro-batch; 1024 is the default length."""
+    unit = normal(64, 64, seed=1).clamp(-1, 1)
+    for step in range(4):
+        for microbatch in range(2):
+            for layer, amaxes in {"lora": (0, 1e-4, 2e-4, 3e-4), "grows": (1e-3, 3e-3, 9e-3, 2.7e-2)}.items():
+                before = amaxes[max(step - 1, 0)]
+                given = history_of(before, n_rolls=step) if before else history_of(448.0, n_rolls=step)
+                given = given._replace(amax_used=before, status="ok" if step else "warmup")
+                moment = {"step": step, "microbatch": microbatch}
+                replay.observe("w", unit * amaxes[step], layer=layer, framework=(given,), **moment)
+        written = history_of(1.0, "delayed:amax_history_len=1024", n_rolls=500)
+        replay.observe("w", normal(64, 64, std=9.0, seed=step), layer="default", step=step, framework=(written,))
+    replay.session.close()
+    (found,) = (one for one in diagnose(opened()) if one.rule == "weight_history")
+    assert found.layers == ("default",)
+    assert {"overflow, %", "SQNR, dB"} <= {entry.title for entry in found.evidence}

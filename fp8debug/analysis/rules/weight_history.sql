@@ -56,14 +56,22 @@ weights as (
     semi join suspicious using (layer, recipe)
     where tensor = 'w'
 ),
+before as (
+    -- The weight of the step before, in all micro-batches of a step.
+    select
+        * exclude (last_amax),
+        first_value(last_amax) over (partition by rank, layer, recipe, fmt, segment, step order by seq) as last_amax
+    from weights
+),
 compared as (
     select
         w.*, e.sqnr_db, e.underflow, e.overflow, e.db_lost, e.healthy_sqnr_db,
         w.scale_gap_bits > 0 as is_clipped
-    from weights as w
+    from before as w
     left join sampled_evidence as e using (segment, rank, seq, recipe, fmt)
     where abs(w.scale_gap_bits) > getvariable('gap_bits') and abs(log2(w.implied / w.amax)) > getvariable('gap_bits')
       and not is_near(w.implied, w.last_amax, w.last_amax)  -- a weight that was recorded, and has changed since
+      and not coalesce(w.last_amax = 0 and w.implied >= fmt_max(w.fmt) / 2, false)  -- the scale of zeros is 1, as in LoRA at its start
       and (w.scale_gap_bits > 0 or e.underflow > getvariable('underflow'))
 ),
 seen as (
