@@ -135,6 +135,7 @@ BAD = ("nan", "inf", "-inf")
             "fprop, rank 0: up w, row 3; the weight itself: written by the last update; it reached 1 other layer",
         ),
         ("x", "down", "fprop, rank 0: down x, row 3; produced before it, after the last finite record, up y"),
+        ("dy", "down", "dgrad, rank 0: down dy, row 3; produced before it, after the last finite record, down y"),
         ("dw", "down", "wgrad, rank 0: down dw, row 3; produced by this wgrad: x and dy were finite"),
         ("y", "up", "fprop, rank 0: up y, row 3; produced by this fprop: x and w were finite"),
     ],

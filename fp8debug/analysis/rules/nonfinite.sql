@@ -108,7 +108,8 @@ reached as (
 ),
 nearby as (
     select
-        arg_max(r.layer || ' ' || r.tensor, r.seq) filter (r.layer <> o.layer) as before,
+        -- Of its own layer only what another pass read: x, w and y of one forward are recorded together.
+        arg_max(r.layer || ' ' || r.tensor, r.seq) filter (r.layer <> o.layer or r.pass <> o.pass) as before,
         list_distinct(list(r.tensor) filter (
             r.layer = o.layer and r.step = o.step and (o.kind = 'event' or (r.microbatch = o.microbatch and r.call = o.call))
             and not is_payload(r.dtype)

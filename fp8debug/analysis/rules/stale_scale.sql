@@ -42,8 +42,10 @@ select
         then format('{} scale is not that of its amaxes: the amax history holds nothing but zeros although amaxes up '
                     || 'to {:.3g} were seen', scale_word(tensor), max_amax)
         when is_one_ratio
-        then format('{} scale is {:.3g} times the one that the recorded amaxes give, in every step',
-                    scale_word(tensor), off_ratio)
+        then format('{} scale is {:.3g} times the one that the recorded amaxes give, in {}',
+                    scale_word(tensor), off_ratio,
+                    case when n_off_steps = n_steps then 'every step'
+                        else format('{} of {} steps', n_off_steps, n_steps) end)
         else format('{} scale does not follow from the recorded amaxes: {:.3g} to {:.3g} times the one that they give',
                     scale_word(tensor), min_ratio, max_ratio)
     end as what,
