@@ -82,11 +82,16 @@ def gemm(written: SyntheticRun, seq: int, *, sum_err2: float, name: str = "fprop
 def test_gemm_results_are_judged_against_their_products(new_run: NewRun, synthetic_run: ModuleType) -> None:
     written = new_run()
     for step in range(3):
-        seqs = {name: written.add(name, "x", normal(step), step=step) for name in ("healthy", "cancels", "off", "e5m2")}
+        seqs = {
+            name: written.add(name, "x", normal(step), step=step)
+            for name in ("healthy", "cancels", "off", "e5m2", "adds_up")
+        }
         gemm(written, seqs["healthy"], sum_err2=65536 * 10**-2.86)
         gemm(written, seqs["cancels"], sum_err2=65536 * 10**-2.86, sum_y2=100.0)  # SQNR 1.8 dB of y itself
-        gemm(written, seqs["off"], sum_err2=65536 * 10**-2.1)
+        gemm(written, seqs["off"], sum_err2=65536 * 10**-2.1, sum_y2=65536 * 10**-0.3)
         gemm(written, seqs["e5m2"], sum_err2=65536 * 10**-2.1, fmt="E5M2", name="dgrad")  # 18.0 dB at worst
+        # Products that are alike add up, and so do their roundings: 15 dB against them, 27 dB of y itself.
+        gemm(written, seqs["adds_up"], sum_err2=65536 * 10**-1.5, sum_y2=65536 * 10**1.2)
         for layer in ("w_clips", "w_is_fine"):
             seq, w = written.add(layer, "x", normal(step), step=step), normal(9)
             scale = 448 / np.abs(w).max() * (8 if layer == "w_clips" else 1)

@@ -54,16 +54,12 @@ select
 from marked
 group by recipe, layer, tensor, gemm
 """
-# The floors of both operands' formats, their noise added.
 _GEMMS = """
 with judged as (
     select
         g.layer, g.gemm, g.recipe, g.step, g.accumulation, g.product_sqnr_db,
-        -10 * log10(
-            pow(10, -per_fmt(g.fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2')) / 10)
-            + pow(10, -per_fmt(g.other_fmt, getvariable('sqnr_floor_e4m3'), getvariable('sqnr_floor_e5m2')) / 10)
-        ) as floor_db,
-        coalesce(g.product_sqnr_db < floor_db, false) as is_hit
+        result_floor_db(g.fmt, g.other_fmt) as floor_db,
+        is_result_hit(g.product_sqnr_db, g.sqnr_db, g.fmt, g.other_fmt) as is_hit
     from gemm_errors as g
     left join judged_scales as s using (segment, rank, seq, recipe, fmt)
     where not g.alternate and is_judged_pass(g.pass)
