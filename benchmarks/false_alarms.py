@@ -39,10 +39,8 @@ class Training:
 
     @property
     def text(self) -> str:
-        return (
-            f"{self.layers} blocks, {self.steps} steps of {self.microbatches} micro-batches, every "
-            f"{self.every}{'nd' if self.every == 2 else 'th'} sampled"
-        )
+        batches = "1 micro-batch" if self.microbatches == 1 else f"{self.microbatches} micro-batches"
+        return f"{self.layers} blocks, {self.steps} steps of {batches}, every {self.every}th sampled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +124,7 @@ def main() -> None:
     page = parser.parse_args().markdown
     train_gpt, found = _train_gpt(), {}
     with tempfile.TemporaryDirectory() as folder:
-        for training in (Training(), Training(steps=100, microbatches=1, layers=4, every=4)):
+        for training in (Training(every=4), Training(steps=100, microbatches=1, layers=4, every=4)):
             for activation in ACTIVATIONS:
                 path = Path(folder) / f"{activation}-{training.layers}"
                 record(
@@ -134,7 +132,7 @@ def main() -> None:
                     recipes=RECIPES + BLOCK_RECIPES, detail=("channels", "blocks", "gemms"),
                 )  # fmt: skip
                 found[f"GPT, {activation}: {training.text}"] = alarms(path)
-                print(found.keys(), file=sys.stderr)
+                print(*_table(found)[-1:], file=sys.stderr)
     found["SmolLM2-135M, fine-tuned (sample_dumps/smollm2)"] = alarms(ROOT / "sample_dumps" / "smollm2")
     found["GPT, gelu (sample_dumps/gpt-healthy)"] = alarms(ROOT / "sample_dumps" / "gpt-healthy")
     lines = [

@@ -114,7 +114,7 @@ def tensor_sentences(found: Triage) -> Iterator[str]:
         case "not_recorded":
             layers = some(list(found.capture_layers)) if found.capture_layers else "all its Linear layers"
             yield (
-                f"Insufficient evidence to name a layer: only the loss is known. Enable capture for {layers}: "
+                f"Insufficient evidence to name a layer: no tensor was recorded. Enable capture for {layers}: "
                 "`fp8debug attach --trigger nan,spike train.py`."
             )
 

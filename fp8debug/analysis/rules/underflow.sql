@@ -80,7 +80,11 @@ select
         when scale_gap_bits < -$wasted_bits
         then format('the scale is {:.1f} bits too small, so {} of the values become zero', -scale_gap_bits,
                     percent(underflow))
-        else format('{} of the non-zero values become zero', percent(underflow))
+        else case
+                when underflow > getvariable('underflow') or coalesce(worst_underflow, 0) <= underflow
+                then format('{} of the non-zero values become zero', percent(underflow))
+                else format('up to {} of the non-zero values become zero', percent(worst_underflow))
+             end
              || coalesce(
                  case
                      when median_channel_db < sqnr_low_db
