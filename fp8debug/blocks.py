@@ -26,15 +26,6 @@ from fp8debug.formats import (
 from fp8debug.recipes import BlockFactors, BlockRecipe, Tile
 from fp8debug.recipes.tensor import round_bf16
 
-GEMMS = {
-    "fprop": (("x", "row"), ("w", "row")),
-    "dgrad": (("dy", "row"), ("w", "column")),
-    "wgrad": (("dy", "column"), ("x", "column")),
-}
-"""The operands of each GEMM as (tensor, orientation): y = x w^T, dx = dy w, dw = dy^T x."""
-READS = tuple((gemm, tensor) for gemm, operands in GEMMS.items() for tensor, _ in operands)
-"""Each GEMM with each tensor that it reads: (fprop, x), (fprop, w), (dgrad, dy), …"""
-
 HADAMARD_SIZE = 16
 # Transformer Engine's fixed signs, chosen once at random.
 HADAMARD_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
@@ -54,19 +45,6 @@ class QuantizedBlocks:
     """(lines, length): dequantised, float32(code) * float32(decode factor)."""
     beyond: BoolArray
     """(lines, length): where the scaled value rounds beyond the largest finite value."""
-
-
-def gemm_of(tensor: str, orientation: str) -> str:
-    """GEMM that reads `tensor` (x, w, dy) in `orientation` (row | column); ValueError when none does."""
-    for gemm, operands in GEMMS.items():
-        if (tensor, orientation) in operands:
-            return gemm
-    raise ValueError(f"no GEMM reads {tensor} by {orientation}")
-
-
-def gemms_reading(tensor: str) -> tuple[str, ...]:
-    """GEMMs that read `tensor`; none reads a result (y, dx, dw) of its own layer."""
-    return tuple(gemm for gemm, read in READS if read == tensor)
 
 
 def oriented(x: npt.NDArray[np.float32], orientation: str) -> Float32Array:

@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from fp8debug.config import parse_recipe_text
 from fp8debug.errors import UsageError, nearest
 
 BF16 = "bf16"
@@ -103,6 +104,7 @@ def read_plan(path: Path) -> Plan:
     entries = table.get("entry", [])
     if not isinstance(table.get("recipe"), str) or not isinstance(entries, list):
         raise UsageError(f'{path} is no plan of fp8debug: expected `recipe = "..."` and [[entry]] tables')
+    _check_recipe(path, "the plan", table["recipe"])
     return Plan(table["recipe"], tuple(_entry(path, e) for e in entries), table.get("run", ""), table.get("flops-kept"))
 
 
@@ -116,7 +118,17 @@ def _entry(path: Path, table: object) -> PlanEntry:
     for name, words in (("tensor", ("x", "w", "dy")), ("gemm", ("fprop", "dgrad", "wgrad"))):
         if table.get(name) not in (None, *words):
             raise UsageError(f"{path}: {table['layer']} has {name} = {table[name]!r}; expected {', '.join(words)}")
+    if table["change"] != BF16:
+        _check_recipe(path, table["layer"], table["change"])
     return PlanEntry(**table)
+
+
+def _check_recipe(path: Path, whose: str, text: str) -> None:
+    """Refuse a recipe that does not exist here, before trainings that end in it."""
+    try:
+        parse_recipe_text(text)
+    except UsageError as error:
+        raise UsageError(f"{path}: {whose}: {error}") from error
 
 
 def _refuse_unknown(path: Path, table: dict[str, object], known: set[str]) -> None:

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fp8debug.blocks import GEMMS, gemm_of, oriented, quantize_blocks, rotate
+from fp8debug.blocks import oriented, quantize_blocks, rotate
 from fp8debug.formats import FORMATS
+from fp8debug.gemms import GEMMS, gemm_of
 from fp8debug.metrics import error_sums
 from fp8debug.recipes import BlockRecipe, CurrentScaling, Recipe, TensorRecipe, parse_recipe, scale_inv
 from fp8debug.rundir import LayerInfo, Manifest, RunDir

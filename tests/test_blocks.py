@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fp8debug.blocks import GEMMS, block_amax, gemm_of, gemms_reading, oriented, quantize_blocks, rotate, spread
+from fp8debug.blocks import block_amax, oriented, quantize_blocks, rotate, spread
 from fp8debug.formats import E2M1, E4M3, E5M2, ELEMENT_FORMATS, Format
+from fp8debug.gemms import GEMMS, gemm_of, gemms_reading
 from fp8debug.recipes import MXFP8, NVFP4, BlockRecipe, BlockScaling, RowWise, Tile, e8m0_scales, parse_recipe
 
 Float32Array = npt.NDArray[np.float32]

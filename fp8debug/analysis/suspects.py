@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fp8debug.analysis.run import Run
-from fp8debug.blocks import gemms_reading
+from fp8debug.gemms import gemms_reading
 
 
 @dataclass(frozen=True, slots=True)

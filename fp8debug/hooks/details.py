@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fp8debug.blocks import gemm_of
 from fp8debug.formats import Format
+from fp8debug.gemms import gemm_of
 from fp8debug.hooks.dtypes import FP8_DTYPES
 from fp8debug.hooks.measure import channels
 from fp8debug.hooks.measure.blocks import BlockMeter

@@ -145,6 +145,31 @@ def test_check_against_nothing(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("recipe", "change", "words"),
+    [("delayedd", "bf16", "the plan: unknown recipe 'delayedd'"), ("delayed", "bf17", "head: unknown recipe 'bf17'")],
+)
+@pytest.mark.parametrize(
+    "command", [["plan", "--check", "plan.toml", "names.txt"], ["verify", "--plan", "plan.toml", "t.py"]]
+)
+def test_recipe_of_a_plan_that_does_not_exist(
+    command: list[str],
+    recipe: str,
+    change: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    """It is refused at once, not by the third training."""
+    monkeypatch.chdir(tmp_path)
+    Path("names.txt").write_text("head\n")
+    Path("t.py").write_text("raise SystemExit('started')\n")
+    Path("plan.toml").write_text(f'recipe = "{recipe}"\n[[entry]]\nlayer = "head"\nchange = "{change}"\n')
+    assert main(command) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_check_against_a_saved_model(tmp_path: Path, warm_trainers: Any) -> None:
     """The weights of a Hugging Face directory are not needed: there are none."""
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 16, "intermediate_size": 32,

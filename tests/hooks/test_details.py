@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fp8debug.blocks import GEMMS, oriented, quantize_blocks, rotate
+from fp8debug.blocks import oriented, quantize_blocks, rotate
 from fp8debug.formats import E4M3, Format
+from fp8debug.gemms import GEMMS
 from fp8debug.hooks.measure import load_engine
 from fp8debug.hooks.observed import Observed
 from fp8debug.hooks.recorder import Facts, Recorder

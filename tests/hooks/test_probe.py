@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fp8debug.blocks import GEMMS, oriented, quantize_blocks, rotate
+from fp8debug.blocks import oriented, quantize_blocks, rotate
 from fp8debug.formats import FORMATS
+from fp8debug.gemms import GEMMS
 from fp8debug.recipes import BlockRecipe, CurrentScaling, parse_recipe, scaled_cast
 
 if TYPE_CHECKING:

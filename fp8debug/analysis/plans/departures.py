@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fp8debug.blocks import READS
+from fp8debug.gemms import READS
 from fp8debug.plans import BF16, Plan, PlanEntry
 from fp8debug.recipes import parse_recipe
 from fp8debug.rundir import LayerInfo

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from fp8debug.blocks import GEMMS
+from fp8debug.gemms import GEMMS
 from fp8debug.plans import BF16, Plan
 
 

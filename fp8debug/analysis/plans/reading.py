@@ -35,7 +35,8 @@ def read_file(path: Path, names: Names) -> PlanFile:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        raise UsageError(f"cannot read the plan {path}: {error}; `fp8debug plan -o FILE` makes one") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot read the plan {path}: {why}; `fp8debug plan -o FILE` makes one") from error
     return _toml(path, text) or _python(path, text) or _yaml(path, text, names)
 
 

@@ -14,7 +14,7 @@ from fp8debug.analysis.plans.departures import Departure
 from fp8debug.analysis.plans.export import Export, Note, Request, head
 from fp8debug.analysis.plans.paths import te_frame, te_name, te_pattern
 from fp8debug.analysis.plans.text import comments, yaml_string
-from fp8debug.blocks import GEMMS
+from fp8debug.gemms import GEMMS
 from fp8debug.plans import BF16, PlanEntry
 from fp8debug.recipes import CurrentScaling, DelayedScaling, Recipe, parse_recipe
 

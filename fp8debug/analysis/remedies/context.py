@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fp8debug.analysis.remedies.measured import Measured
 from fp8debug.analysis.remedies.recorded import GemmResult, attach_command, blocks, gemms, recorded_recipes
 from fp8debug.analysis.run import Run
-from fp8debug.blocks import GEMMS, gemms_reading
+from fp8debug.gemms import GEMMS, gemms_reading
 from fp8debug.recipes import BlockRecipe, parse_recipe
 
 BLOCK_KINDS = ("block", "mxfp8")

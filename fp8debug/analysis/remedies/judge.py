@@ -11,7 +11,7 @@ from fp8debug.analysis.remedies.measured import Count, Measured
 from fp8debug.analysis.remedies.proposals import Proposal
 from fp8debug.analysis.remedies.recorded import GemmResult
 from fp8debug.analysis.remedies.remedy import Trial
-from fp8debug.blocks import gemms_reading
+from fp8debug.gemms import gemms_reading
 
 
 def judge(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fp8debug.analysis.remedies.affected import sampled_operands
 from fp8debug.analysis.remedies.per_tensor import noise_over_signal
 from fp8debug.analysis.run import Run
-from fp8debug.blocks import GEMMS
+from fp8debug.gemms import GEMMS
 from fp8debug.recipes import BlockRecipe, Recipe
 
 Nsr = dict[tuple[str, str], float]

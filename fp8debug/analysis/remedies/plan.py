@@ -15,7 +15,7 @@ from fp8debug.analysis.remedies.recorded import blocks
 from fp8debug.analysis.remedies.remedy import Remedy, Trial
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.whatif import default_recipes
-from fp8debug.blocks import GEMMS
+from fp8debug.gemms import GEMMS
 from fp8debug.plans import BF16, Plan, PlanEntry
 from fp8debug.recipes import BlockRecipe, parse_recipe
 

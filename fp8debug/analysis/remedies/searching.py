@@ -12,7 +12,7 @@ from fp8debug.analysis.remedies.measured import Measured, Operand
 from fp8debug.analysis.remedies.remedy import Remedy, Trial
 from fp8debug.analysis.remedies.stages import is_fixed, per_tensor_trials
 from fp8debug.analysis.run import Run
-from fp8debug.blocks import gemms_reading
+from fp8debug.gemms import gemms_reading
 from fp8debug.plans import BF16
 from fp8debug.recipes import Recipe, parse_recipe
 

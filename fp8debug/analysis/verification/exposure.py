@@ -6,7 +6,7 @@ from fp8debug.analysis.diagnosis import Finding, RuleBook, diagnose
 from fp8debug.analysis.diagnosis.finding import Place
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.verification.record import Exposed
-from fp8debug.blocks import READS
+from fp8debug.gemms import READS
 from fp8debug.plans import BF16, Plan
 from fp8debug.recipes import parse_recipe
 

@@ -9,8 +9,8 @@ from fp8debug.analysis.run import Run
 from fp8debug.analysis.whatif.selection import JUDGED_PASSES, Selection
 from fp8debug.analysis.whatif.starts import KEPT
 from fp8debug.analysis.whatif.sums import SUMS
-from fp8debug.blocks import GEMMS
 from fp8debug.formats import FORMATS
+from fp8debug.gemms import GEMMS
 from fp8debug.recipes import BFLOAT16
 
 

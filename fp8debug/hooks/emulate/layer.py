@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fp8debug.blocks import GEMMS, READS
+from fp8debug.gemms import GEMMS, READS
 from fp8debug.plans import BF16
 from fp8debug.recipes import BlockRecipe, Recipe
 

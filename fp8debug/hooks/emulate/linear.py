@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from fp8debug.blocks import GEMMS
 from fp8debug.errors import Fp8DebugError
+from fp8debug.gemms import GEMMS
 from fp8debug.hooks.emulate.layer import LayerRecipes
 from fp8debug.hooks.emulate.operands import EmulatedCall, Emulator, Operand
 from fp8debug.hooks.transforms import inside_transform

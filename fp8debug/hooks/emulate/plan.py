@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fp8debug.blocks import GEMMS, READS
 from fp8debug.config import EMULATED_PARTS, GEMM_NAMES, BadValue, parse_some
 from fp8debug.errors import UsageError, nearest
+from fp8debug.gemms import GEMMS, READS
 from fp8debug.hooks.emulate.layer import LayerRecipes, Reads, departures_text
 from fp8debug.hooks.selection import compile_patterns, matches_any, unmatched
 from fp8debug.plans import BF16, Plan

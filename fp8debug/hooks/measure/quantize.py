@@ -40,7 +40,7 @@ def quantize(
         t: float32, bfloat16 or float16, (rows, columns); not rounded any further on its way in.
         recipe: any recipe.
         tensor: x | w | dy: decides formats, blocks and rotation.
-        orientation: row | column; under column the GEMM contracts the first axis (see `blocks.GEMMS`).
+        orientation: row | column; under column the GEMM contracts the first axis (see `gemms.GEMMS`).
         scale: the factor before the cast. Delayed scaling needs it; recipes with one scale a tensor and no memory find
             it themselves where it is None; block recipes do not read it.
         fmt: element format; default: the recipe's own.

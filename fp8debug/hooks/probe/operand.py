@@ -32,7 +32,7 @@ class Operand:
 
     tensor: str
     orientation: str
-    """row | column, as in `fp8debug.blocks.GEMMS`."""
+    """row | column, as in `fp8debug.gemms.GEMMS`."""
     lines: Lines
     sample: torch.Tensor
     """(lines, depth), on the CPU, contiguous, in the dtype that the GEMM reads."""

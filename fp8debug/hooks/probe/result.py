@@ -34,7 +34,7 @@ def gemm_cells(
 
     Args:
         gemm: fprop | dgrad | wgrad.
-        first, second: operands as `fp8debug.blocks.GEMMS` has them; the result's rows and columns are their lines.
+        first, second: operands as `fp8debug.gemms.GEMMS` has them; the result's rows and columns are their lines.
         recipes: a recipe whose scale is not known for both operands gives no row.
         accumulations: of exact, hopper-fast, hopper-promoted; `product` knows which suits a recipe.
     """

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import fp8debug
-from fp8debug.blocks import GEMMS
+from fp8debug.gemms import GEMMS
 
 DTYPES = {"x": torch.float8_e4m3fn, "w": torch.float8_e4m3fn, "dy": torch.float8_e5m2}
 TOKENS, K, N = 48, 96, 32

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from fp8debug.accumulation import hopper_scalar
-from fp8debug.blocks import GEMMS, oriented, quantize_blocks, rotate
+from fp8debug.blocks import oriented, quantize_blocks, rotate
 from fp8debug.formats import E4M3, E5M2, Format, fake_quantize
+from fp8debug.gemms import GEMMS
 from fp8debug.hooks.probe.operand import take_operand, tiles_of
 from fp8debug.hooks.probe.result import gemm_cells
 from fp8debug.hooks.recorder import Facts
