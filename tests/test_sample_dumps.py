@@ -153,8 +153,11 @@ def test_samples_hold_no_path_of_the_machine_they_were_made_on(name: str) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_report_takes_little_more_than_its_imports(name: str) -> None:
-    """0.6 s on a machine where these imports take 0.19 s; in CPU time, for a busy machine slows both alike."""
-    limit = 0.6 / 0.19
+    """0.65 s on a machine where these imports take 0.19 s, 0.95 s where remedies are tried for candidates.
+
+    In CPU time, for a busy machine slows both alike.
+    """
+    limit = (0.95 if name == "gpt-outlier" else 0.65) / 0.19
     ratios: list[float] = []
     while not ratios or (min(ratios) >= limit and len(ratios) < 8):  # what else runs makes any one pair too slow
         imports = cpu_seconds("-c", "import duckdb, pyarrow.parquet, rich.console, rich.table, typer")

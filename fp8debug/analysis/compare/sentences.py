@@ -37,6 +37,8 @@ def comparability_sentences(alike: Comparability) -> Iterator[str]:
 
 def gap_sentence(gap: Gap, run: Curve) -> str:
     """What the gap is and where it goes."""
+    if not gap.n_matched:
+        return "No gap can be measured: the curves have no step in common."
     if gap.absolute is None:
         return f"No gap can be measured: of {gap.n_matched:,} matched steps none has a finite loss in both curves."
     over = f"over the last {gap.n_level:,} of {gap.n_matched:,} matched steps"
