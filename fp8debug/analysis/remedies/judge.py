@@ -14,7 +14,7 @@ from fp8debug.analysis.remedies.remedy import Trial
 from fp8debug.gemms import gemms_reading
 
 _ROUNDING_GAIN = 1 / 17
-"""Rounding in E4M3 alone moves the gain by less: where a step is beyond it and the median is not, the gain is no reason."""
+"""Rounding in E4M3 moves the gain by less: where single steps are beyond it and the median is not, it is no reason."""
 
 
 def judge(

@@ -185,3 +185,9 @@ def test_normal_loss_and_lower_benchmarks() -> None:
     assert "gsm8k (72, now 40)" in text and "1 of 2" in text
     assert "fp8debug verify --inference" in text and "checkpoint" in text
     assert pair.triage.status == "no_anomaly"
+
+
+def test_curves_without_a_step_in_common() -> None:
+    early, late = (make_curve(name, np.arange(first, first + 50), np.ones(50)) for name, first in (("a", 0), ("b", 99)))
+    (pair,) = compare(early, [late]).pairs
+    assert "No gap can be measured: the curves have no step in common." in pair.verdict.sentences
