@@ -1,9 +1,10 @@
 """How long a report takes over a run of a million tensor records, and how much memory: made up here, then measured.
 
-    python benchmarks/big_run.py [--records 1000000] [--keep FOLDER]
+    python benchmarks/big_run.py [--records 1000000] [--source simulated | framework] [--keep FOLDER]
 
 The run is synthetic: 96 layers with x, w and dy, every step's health and delayed scale, errors at every 50th step, and
-one operand whose scale clips from the middle on. Rows are made by DuckDB, so that the benchmark itself stays short.
+one operand that clips every seventeenth step, which a history of sixteen has just forgotten. DuckDB makes the rows, so
+that the benchmark itself stays short. Measured is `fp8debug report --json`, remedies included.
 """
 
 from __future__ import annotations
@@ -29,16 +30,20 @@ TENSORS = ("x", "w", "dy")
 # Amaxes wander by a few per cent; the scale is that of the step before, as a short history has it.
 _RECORDS = """
 create table records as
-select
+with passes as (select
     0 as segment, step, 0 as microbatch, 0 as call, case tensor when 'dy' then 'backward' else 'forward' end as pass,
     0 as rank, format('layers.{}.mlp', layer) as layer, tensor, (step * $n_layers + layer) * 3 + place as seq,
     step % $every = 0 as sampled, case tensor when 'dy' then 'E5M2' else 'E4M3' end as fmt,
     case tensor when 'dy' then 57344 else 448 end as fmt_max,
     (3 + 0.2 * (hash(step, layer, place) % 1000003) / 1000003
-        + case when layer = 41 and tensor = 'x' and step > $n_steps / 2 and step % 7 = 0 then 20 else 0 end)::float
+        + case when layer = 41 and tensor = 'x' and step % 17 = 0 then 20 else 0 end)::float
         as amax
 from range($n_steps) as s(step), range($n_layers) as l(layer),
     (values ('x', 0), ('w', 1), ('dy', 2)) as t(tensor, place)
+)
+select
+    *, max(amax) over (partition by layer, tensor order by step rows between 16 preceding and 1 preceding) as used
+from passes
 order by seq
 """
 
@@ -49,14 +54,15 @@ _TABLES = {
             0 as n_nan, 0 as n_posinf, 0 as n_neginf, 0 as n_rows_nonfinite, 1e-6 as amin
         from records""",
     "scales": """
-        select *, 'delayed:amax_history_len=16' as recipe, false as alternate, 'simulated' as source, 'rank' as scope,
-            fmt_max / 3.2 as scale, 3.2 / fmt_max as scale_inv, 3.2 as amax_used, 16 as history_len,
-            0 as history_zeros, step as n_rolls, step - 1 as set_at_step,
+        select *, 'delayed:amax_history_len=16' as recipe, false as alternate, '$source' as source, 'rank' as scope,
+            coalesce(fmt_max / used, 1) as scale, coalesce(used / fmt_max, 1) as scale_inv, used as amax_used,
+            16 as history_len, 0 as history_zeros, step as n_rolls, step - 1 as set_at_step,
             case when step = 0 then 'warmup' else 'ok' end as status
         from records""",
     "errors": """
-        select *, 'simulated' as source, 'rank' as scale_scope, false as alternate,
-            case recipe when 'current' then fmt_max / amax else fmt_max / 3.2 end as scale,
+        select *, case recipe when 'current' then 'simulated' else '$source' end as source,
+            'rank' as scale_scope, false as alternate,
+            case recipe when 'current' then fmt_max / amax else coalesce(fmt_max / used, 1) end as scale,
             2097152 as n, 2097152 as n_nonzero, 2000 as n_underflow,
             case when amax > 10 then 4000 else 0 end as n_overflow,
             2e6 as sum_x2, 2e6 as sum_q2, 2e6 as sum_xq,
@@ -74,8 +80,8 @@ _TABLES = {
 }  # fmt: skip
 
 
-def make_run(path: Path, n_records: int) -> None:
-    """Write a run of about `n_records` tensor records to `path`."""
+def make_run(path: Path, n_records: int, source: str) -> None:
+    """Write a run of about `n_records` tensor records to `path`; delayed scales are the framework's or simulated."""
     n_steps = max(1, n_records // (N_LAYERS * len(TENSORS)))
     run = RunDir(path)
     path.mkdir(parents=True)
@@ -94,12 +100,12 @@ def make_run(path: Path, n_records: int) -> None:
     con = duckdb.connect()
     con.execute(_RECORDS, {"n_steps": n_steps, "n_layers": N_LAYERS, "every": EVERY})
     for table, query in _TABLES.items():
-        made = con.sql(_bound(query, n_steps)).columns
+        made = con.sql(_bound(query, n_steps, source)).columns
         columns = [
             f"{column.name if column.name in made else 'null'}::{duckdb_type(column.type)} as {column.name}"
             for column in TABLES[table].columns
         ]
-        con.execute(f"create table made as select {', '.join(columns)} from ({_bound(query, n_steps)})")
+        con.execute(f"create table made as select {', '.join(columns)} from ({_bound(query, n_steps, source)})")
         for number, first in enumerate(range(0, n_steps, PART_STEPS)):
             part = run.part_path(table, 0, number)
             part.parent.mkdir(parents=True, exist_ok=True)
@@ -111,8 +117,8 @@ def make_run(path: Path, n_records: int) -> None:
         con.execute("drop table made")
 
 
-def _bound(query: str, n_steps: int) -> str:
-    return query.replace("$n_steps", str(n_steps))
+def _bound(query: str, n_steps: int, source: str) -> str:
+    return query.replace("$n_steps", str(n_steps)).replace("$source", source)
 
 
 def measure(path: Path) -> dict[str, float]:
@@ -134,12 +140,13 @@ def measure(path: Path) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--source", choices=("simulated", "framework"), default="simulated", help="of delayed scales")
     parser.add_argument("--keep", type=Path, help="make the run here and leave it")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         path = options.keep or Path(temporary) / "run"
         if not path.exists():
-            make_run(path, options.records)
+            make_run(path, options.records, options.source)
         figures = measure(path)
     print(f"{options.records:,} records:", ", ".join(f"{name} {value:.2f}" for name, value in figures.items()))
 

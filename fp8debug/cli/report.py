@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fp8debug.rundir import RunDir
 
 DEFAULT_TOP = 10
-SMALL_RUN_BYTES = 16_000_000
+SMALL_RUN_BYTES = 4_000_000
 
 
 def report(

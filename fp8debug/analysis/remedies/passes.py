@@ -32,7 +32,7 @@ select
 from scale_gaps
 where recipe = $recipe and not alternate and scale_gap_bits is not null and is_judged_pass(pass)
   and n_nonzero >= getvariable('min_nonzero')
-  and not (source = 'simulated' and n_rolls < getvariable('warmup_rolls'))
+  and not (source = 'simulated' and n_rolls < getvariable('warmup_rolls')) and {operands}
 group by layer, tensor
 """
 
@@ -49,14 +49,21 @@ def gap_counts(
         shifted: these follow from the recorded scales instead; another format has the same gap.
     """
     counts: dict[tuple[str, str, str], Count] = {}
+    chosen = _condition(operands)
     for trial in shifted:
         bits = trial.recipe.margin - trial.base.margin
-        rows = run.sql(_RECORDED, recipe=trial.base.text, bits=bits).fetchall()
+        rows = run.sql(_RECORDED.format(operands=chosen), recipe=trial.base.text, bits=bits).fetchall()
         for layer, tensor, n_hit, n_steps in rows:
             counts[trial.recipe.text, layer, tensor] = Count(n_hit, n_steps)
     if recipes:
         counts.update(_replayed_counts(run, operands, recipes))
     return counts
+
+
+def _condition(operands: Sequence[Operand]) -> str:
+    """That a record is of one of these, in SQL."""
+    pairs = ", ".join(f"({quote_text(layer)}, {quote_text(tensor)})" for layer, tensor in operands)
+    return f"(layer, tensor) in ({pairs})"
 
 
 def _replayed_counts(
@@ -65,9 +72,8 @@ def _replayed_counts(
     limit, young = run.thresholds["gap_bits"], run.thresholds["warmup_rolls"]
     hits: dict[tuple[str, str, str], set[int]] = defaultdict(set)
     steps: dict[tuple[str, str, str], set[int]] = defaultdict(set)
-    pairs = ", ".join(f"({quote_text(layer)}, {quote_text(tensor)})" for layer, tensor in operands)
     walk = _group_passes if run.has_groups else _rank_passes
-    for layer, tensor, step, amax, n_nonzero, scales in walk(run, recipes, f"(layer, tensor) in ({pairs})"):
+    for layer, tensor, step, amax, n_nonzero, scales in walk(run, recipes, _condition(operands)):
         if n_nonzero is None or n_nonzero < run.thresholds["min_nonzero"] or not amax or not math.isfinite(amax):
             continue
         for s in scales:
