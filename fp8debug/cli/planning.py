@@ -69,7 +69,20 @@ def _planned(run: Run, wish: Wish) -> Planned:
     layers = [layer.info for layer in run.layers]
     written = export(made, wish.target, layers, _names(wish.names))
     kept = flops_kept(written.plan, flops)
-    return Planned(wish.target, str(run.path), made, written, kept, len(layers), fallback, run.notice)
+    return Planned(wish.target, str(run.path), made, written, kept, len(layers), fallback, _notice(run, made, fallback))
+
+
+def _notice(run: Run, made: Plan, fallback: Fallback | None) -> str | None:
+    """Why an empty plan is no proof of health; None where it is, or where there is something to change."""
+    from fp8debug.analysis.judged import judged_operands
+
+    if run.notice is not None or made.entries or fallback is not None:
+        return run.notice
+    n_steps = max((operand.n_steps for operand in judged_operands(run)), default=0)
+    needed = int(run.thresholds["min_steps_short"])
+    if n_steps >= needed:
+        return None
+    return f"not enough evidence: sampled steps that could be judged: {n_steps}, a verdict takes at least {needed}"
 
 
 def _made(run: Run, wish: Wish) -> tuple[Plan, Fallback | None]:

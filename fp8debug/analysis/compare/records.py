@@ -84,9 +84,17 @@ def _rows(name: str, records: Sequence[Record], columns: Columns, notes: list[st
     given = {row.step for row in rows if not math.isnan(row.loss)}
     found = [row for row in rows if not (row.step in given and math.isnan(row.loss) and _is_blank(row, columns.loss))]
     n_blank = sum(_is_blank(row, columns.loss) for row in found)
+    if found and n_blank == len(found) and (text := _no_number(records, columns.loss)) is not None:
+        raise UsageError(f"{name}: column {columns.loss!r} holds no number, but {text!r}; expected a loss such as 2.71")
     if n_blank:
         notes.append(f"{n_blank} blank losses are taken as NaN")
     return found
+
+
+def _no_number(records: Sequence[Record], column: str) -> str | None:
+    """A text of the column that is neither a number nor blank."""
+    texts = (str(value).strip() for record in records if (value := record.get(column)) is not None)
+    return next((text for text in texts if text.lower() not in _BLANK and _number(text) is None), None)
 
 
 def _is_blank(row: _Row, column: str) -> bool:

@@ -113,7 +113,7 @@ def _with_fallback(entries: Sequence[PlanEntry], remedies: Sequence[Remedy], fal
     for layer in fallback.layers:
         causes = [_now(remedy) for remedy in remedies if remedy.layer == layer and remedy.present.note]
         db = sqnr.get(layer)
-        noise = f"its GEMMs keep {db:.1f} dB, among the least" if db is not None else "its GEMMs are among the noisiest"
+        noise = f"its GEMMs keep {db:.1f} dB" if db is not None else "the noise of its GEMMs is not known"
         kept.append(PlanEntry(layer, BF16, reason="; ".join([*causes, noise]) + "."))
     return kept
 
