@@ -32,8 +32,8 @@ healthy = "{healthy_sqnr_db:.1f}"
 format = ".1f"
 */
 select
-    layer, tensor, recipe, first_step, last_step, greatest(n_hit_steps, n_gap_hit_steps) as n_steps,
-    greatest(n_observed_steps, n_gap_steps) as n_observed_steps, db_lost, scale_gap_bits,
+    layer, tensor, recipe, first_step, last_step, if(n_gap_hit_steps > 0, n_gap_hit_steps, n_hit_steps) as n_steps,
+    if(n_gap_hit_steps > 0, n_gap_steps, n_observed_steps) as n_observed_steps, db_lost, scale_gap_bits,
     100 * overflow as overflow_percent, sqnr_db, healthy_sqnr_db,
     coalesce(format(', so {} of the values are clipped', percent(overflow)), '; no error was sampled there') as lost
 from candidates

@@ -45,8 +45,8 @@ source = "two thirds of what rounding leaves are lost"
 unit = "dB"
 */
 select
-    layer, tensor, recipe, first_step, last_step, greatest(n_hit_steps, n_gap_hit_steps) as n_steps,
-    greatest(n_observed_steps, n_gap_steps) as n_observed_steps, db_lost,
+    layer, tensor, recipe, first_step, last_step, if(n_gap_hit_steps > 0, n_gap_hit_steps, n_hit_steps) as n_steps,
+    if(n_gap_hit_steps > 0, n_gap_steps, n_observed_steps) as n_observed_steps, db_lost,
     greatest(scale_gap_bits, worst_scale_gap_bits) as scale_gap_bits,
     case when n_hit_steps > 0 then sqnr_db end as sqnr_db, 100 * overflow as overflow_percent, healthy_sqnr_db,
     case
