@@ -69,7 +69,9 @@ def as_numbers(t: torch.Tensor) -> npt.NDArray[np.float64]:
         with np.errstate(invalid="ignore"):  # a signalling NaN stays a NaN
             return raw.numpy().astype(np.float64)
     twin = np.dtype(getattr(ml_dtypes, str(t.dtype)[6:])) if t.dtype is not FP16 else np.dtype(np.float16)
-    return raw.view(torch.uint8 if t.element_size() == 1 else torch.int16).numpy().view(twin).astype(np.float64)
+    codes = raw.view(torch.uint8 if t.element_size() == 1 else torch.int16).numpy().view(twin)
+    with np.errstate(invalid="ignore"):
+        return codes.astype(np.float64)
 
 
 def rounded(x: npt.NDArray[np.float64], dtype: torch.dtype) -> npt.NDArray[np.float64]:
