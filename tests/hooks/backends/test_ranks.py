@@ -63,13 +63,16 @@ class Ranks:
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory, read_run: Callable[[Path], Recorded]) -> Ranks:
-    folder = tmp_path_factory.mktemp("ranks")
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    script = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("ranks.py")), str(folder)]
-    done = subprocess.run(
-        script, env=environment | {"OMP_NUM_THREADS": "1"}, timeout=150, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    for last in (False, True):  # on a busy machine gloo has lost a connection, once in many runs
+        folder = tmp_path_factory.mktemp("ranks")
+        script = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("ranks.py")), str(folder)]
+        done = subprocess.run(
+            script, env=environment | {"OMP_NUM_THREADS": "1"}, timeout=80, capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0 or last or "gloo/transport" not in done.stderr:
+            break
+    assert done.returncode == 0, f"{done.stderr[:3000]} ... {done.stderr[-3000:]}"
     return Ranks(folder, read_run)
 
 
