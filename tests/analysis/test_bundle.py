@@ -190,7 +190,7 @@ def test_too_few_steps_are_no_evidence(new_run: NewRun, synthetic_run: ModuleTyp
 
 SCRUBBED = {
     "no file /a/b c": "no file <path> c",
-    "at /opt/x/train.py:12: bad": "at train.py:12: bad",
+    "at /p/q/train.py:12: bad": "at train.py:12: bad",
     r"at C:\Users\me\x.bin and \\srv\share": "at <path> and <path>",
     "see https://example.org/a?b=c, or git@example.org:a/b.git": "see <address>, or <address>",
     "Hansel wrote hansel_2 on oven.local": "<user> wrote <user>_2 on <host>",

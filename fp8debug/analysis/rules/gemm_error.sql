@@ -48,17 +48,15 @@ source = "the error of 64 results is known to 1 dB"
 with judged as (
     select
         segment, rank, seq, layer, tensor, gemm, recipe, step,
-        decibel(sum_x2w2, sum_err2) as product_sqnr_db, decibel(sum_x2w2, sum_y2) as cancellation_db,
-        gain(sum_yq, sum_y2) as gain,
-        sqnr_db(sum_y2, sum_err2) as sqnr_db, result_floor_db(fmt, other_fmt) as floor_db,
-        decibel(1, power(10, -0.1 * baseline_db(fmt)) + power(10, -0.1 * baseline_db(other_fmt))) as healthy_db,
+        product_sqnr_db, cancellation_db, gain, sqnr_db, result_floor_db(fmt, other_fmt) as floor_db,
+        of_two_roundings_db(baseline_db(fmt), baseline_db(other_fmt)) as healthy_db,
         is_result_hit(product_sqnr_db, sqnr_db, fmt, other_fmt) as is_off
-    from gemms
+    from gemm_errors
     where not alternate and is_judged_pass(pass) and accumulation = 'exact' and n >= $min_results
       and fmt in ('E4M3', 'E5M2', 'E4M3FNUZ', 'E5M2FNUZ') and other_fmt in ('E4M3', 'E5M2', 'E4M3FNUZ', 'E5M2FNUZ')
       and (segment, rank, seq) not in (
           select (segment, rank, seq) from stored.scales
-          where source = 'simulated' and n_rolls < getvariable('warmup_rolls') and starts_with(gemms.recipe, 'delayed')
+          where source = 'simulated' and n_rolls < getvariable('warmup_rolls') and starts_with(gemm_errors.recipe, 'delayed')
       )
 ),
 off as (

@@ -49,10 +49,9 @@ with suspicious as (
 weights as (
     select
         segment, rank, seq, step, layer, tensor, recipe, fmt, amax, scale_gap_bits,
-        lag(amax) over (partition by rank, layer, recipe, fmt order by segment, seq) as last_amax,
-        fmt_max(fmt) * power(2, -coalesce(nullif(regexp_extract(recipe, 'margin=(-?\d+)', 1), '')::int, 0)) / scale
-            as implied
+        lag(amax) over (partition by rank, layer, recipe, fmt order by segment, seq) as last_amax, top / scale as implied
     from framework_scales
+    join framework_operands using (segment, rank, layer, tensor, recipe, fmt)
     semi join suspicious using (layer, recipe)
     where tensor = 'w'
 ),
