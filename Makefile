@@ -37,4 +37,4 @@ docs: $(STAMP)
 	$(BIN)/python docs/generate.py
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/all.py

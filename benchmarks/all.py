@@ -1,0 +1,39 @@
+"""Every benchmark that has limits, one after the other; exits 1 where one is missed.
+
+python benchmarks/all.py [NAME ...]
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPTS: dict[str, tuple[str, ...]] = {
+    "kernels": ("kernels.py", "--check"),
+    "overhead": ("overhead.py", "--check"),
+}
+"""What is run for each name, with its arguments."""
+
+
+def run(names: list[str]) -> list[str]:
+    """Run the benchmarks named, all of them by default; returns those that missed a limit."""
+    folder = Path(__file__).parent
+    missed = []
+    for name in names or list(SCRIPTS):
+        print(f"== {name}", flush=True)
+        script, *arguments = SCRIPTS[name]
+        if subprocess.run([sys.executable, str(folder / script), *arguments], check=False).returncode != 0:
+            missed.append(name)
+    return missed
+
+
+def main() -> None:
+    """Run what the command line names."""
+    missed = run(sys.argv[1:])
+    if missed:
+        raise SystemExit(f"limits missed: {', '.join(missed)}")
+
+
+if __name__ == "__main__":
+    main()
