@@ -9,11 +9,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from fp8debug.errors import Fp8DebugError
+from fp8debug.errors import Fp8DebugError, UsageError
+from fp8debug.parts import Part, live_parts
 from fp8debug.schema import SCHEMA_VERSION
+from fp8debug.storage import LocalStorage, ObjectPath, Storage, run_path, storage_of
 
 RUNS_FOLDER = "fp8debug-runs"
 MANIFEST_NAME = "run.json"
@@ -83,32 +85,64 @@ class RankInfo:
 
 
 class RunDir:
-    """Paths inside one run directory. Creating the object touches nothing."""
+    """Names inside one run directory, and what is read and written there. Creating the object touches nothing."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path: Path | ObjectPath = run_path(path)
+        """Where it is: a path, or an address in an object store."""
+        self.storage: Storage = storage_of(self.path)
 
     @property
-    def manifest_path(self) -> Path:
+    def folder(self) -> Path:
+        """The directory, for what only a file system can do.
+
+        Raises:
+            UsageError: the run is in an object store.
+        """
+        if isinstance(self.storage, LocalStorage):
+            return self.storage.root
+        raise UsageError(f"{self.path} is in an object store; expected a directory of this machine")
+
+    @property
+    def manifest_path(self) -> Path | ObjectPath:
+        """Path or address of `run.json`."""
         return self.path / MANIFEST_NAME
 
+    def part_name(self, table: str, rank: int, first: int, last: int | None = None) -> str:
+        """Name of the part of `table` that holds flush `first` of `rank`, or all from `first` to `last`."""
+        return Part(table, rank, first, first if last is None else last).name
+
+    def part_names(self, table: str) -> list[str]:
+        """Names of the finished Parquet parts of `table` over all ranks, in order; superseded ones left out."""
+        return live_parts(self.storage.names(table))
+
+    def lock_name(self, rank: int) -> str:
+        """What the writer of `rank` holds while it lives: nobody's hold tells a dead writer."""
+        return f"rank={rank}.lock"
+
+    def rank_name(self, rank: int) -> str:
+        """Where the process of `rank` describes itself."""
+        return f"rank={rank}.json"
+
     def table_folder(self, table: str, rank: int) -> Path:
-        return self.path / table / f"rank={rank}"
+        """Where the parts of a rank are, in a directory of this machine."""
+        return self.folder / table / f"rank={rank}"
 
     def part_path(self, table: str, rank: int, number: int) -> Path:
-        return self.table_folder(table, rank) / f"part-{number:06d}.parquet"
-
-    def lock_path(self, rank: int) -> Path:
-        """A file the writer of `rank` keeps locked (flock) while it lives: a free lock tells a dead writer."""
-        return self.path / f"rank={rank}.lock"
-
-    def rank_path(self, rank: int) -> Path:
-        """Where the process of `rank` describes itself."""
-        return self.path / f"rank={rank}.json"
+        """Path of the part of one flush, in a directory of this machine."""
+        return self.folder / self.part_name(table, rank, number)
 
     def parts(self, table: str) -> list[Path]:
-        """Finished Parquet parts of `table` over all ranks, in name order (temporary files left out)."""
-        return sorted((self.path / table).glob("rank=*/part-*.parquet"))
+        """`part_names` as paths, in a directory of this machine."""
+        return [self.folder / name for name in self.part_names(table)]
+
+    def lock_path(self, rank: int) -> Path:
+        """The file `lock_name`, in a directory of this machine."""
+        return self.folder / self.lock_name(rank)
+
+    def exists(self) -> bool:
+        """Whether there is a manifest."""
+        return self.storage.exists(MANIFEST_NAME)
 
     def read_manifest(self) -> Manifest:
         """Read `run.json`.
@@ -116,64 +150,51 @@ class RunDir:
         Raises:
             Fp8DebugError: no such run, an unreadable manifest, or a run of a newer schema.
         """
-        return parse_manifest(self.manifest_path, _read_text(self.path, self.manifest_path))
+        return parse_manifest(self.manifest_path, self._manifest_text())
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Replace `run.json` atomically."""
-        _replace(self.manifest_path, manifest)
+        """Replace `run.json` atomically; raises OSError."""
+        self.storage.replace(MANIFEST_NAME, _as_json(manifest))
 
     def create_manifest(self, manifest: Manifest) -> None:
-        """Write `run.json` where there is none, never over another one."""
-        if self.manifest_path.exists():
-            return
-        temporary = _write_beside(self.manifest_path, manifest)
-        try:
-            os.link(temporary, self.manifest_path)
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without links
-            os.replace(temporary, self.manifest_path)
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
+        """Write `run.json` where there is none, never over another one; raises OSError."""
+        self.storage.create(MANIFEST_NAME, _as_json(manifest))
 
     def write_rank(self, info: RankInfo) -> None:
-        """Replace `rank=R.json` atomically."""
-        _replace(self.rank_path(info.rank), info)
+        """Replace `rank=R.json` atomically; raises OSError."""
+        self.storage.replace(self.rank_name(info.rank), _as_json(info))
 
     def read_ranks(self) -> list[RankInfo]:
         """What each process said of itself, by rank; a file that cannot be read is left out."""
         found = []
-        for path in self.path.glob("rank=*.json"):
-            with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-                found.append(_rank_info(json.loads(path.read_text(encoding="utf-8"))))
+        for name in self.storage.top_names():
+            if re.fullmatch(r"rank=\d+\.json", name):
+                with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+                    found.append(_rank_info(json.loads(self.storage.read(name).decode("utf-8"))))
         return sorted(found, key=lambda info: info.rank)
 
+    def _manifest_text(self) -> str:
+        try:
+            return self.storage.read(MANIFEST_NAME).decode("utf-8")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise Fp8DebugError(self._why_no_manifest()) from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise Fp8DebugError(f"cannot read {self.manifest_path}: {error}") from error
 
-def _replace(path: Path, content: Manifest | RankInfo) -> None:
-    os.replace(_write_beside(path, content), path)
-
-
-def _write_beside(path: Path, content: Manifest | RankInfo) -> Path:
-    temporary = path.with_suffix(f".json.tmp{os.getpid()}")
-    temporary.write_text(json.dumps(asdict(content), indent=1, default=str) + "\n", encoding="utf-8")
-    return temporary
-
-
-def _read_text(run: Path, manifest: Path) -> str:
-    if not run.exists():
-        raise Fp8DebugError(f"no such run: {run}; `fp8debug runs` lists the runs there are")
-    if not manifest.is_file():
-        raise Fp8DebugError(
-            f"not a run directory: {run} has no {MANIFEST_NAME}; expected a folder that `fp8debug attach` "
+    def _why_no_manifest(self) -> str:
+        if isinstance(self.storage, LocalStorage) and not self.storage.root.exists():
+            return f"no such run: {self.path}; `fp8debug runs` lists the runs there are"
+        return (
+            f"not a run directory: {self.path} has no {MANIFEST_NAME}; expected a folder that `fp8debug attach` "
             "wrote; `fp8debug runs` lists the runs there are"
         )
-    try:
-        return manifest.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Fp8DebugError(f"cannot read {manifest}: {error}") from error
 
 
-def parse_manifest(path: Path, text: str) -> Manifest:
+def _as_json(content: Manifest | RankInfo) -> bytes:
+    return (json.dumps(asdict(content), indent=1, default=str) + "\n").encode("utf-8")
+
+
+def parse_manifest(path: PurePath, text: str) -> Manifest:
     """Turn the text of a `run.json` into a `Manifest`; unknown keys are ignored.
 
     Raises:

@@ -104,9 +104,9 @@ def thin(source: RunDir, target: RunDir, sample: Sample) -> None:
             tables[name] = _kept(tables[name], tables["tensors"], sample)
         for name, table in tables.items():
             if table.num_rows:
-                part = target.part_path(name, rank, 0)
-                part.parent.mkdir(parents=True)
-                write_part(table, name, part)
+                part = target.part_name(name, rank, 0)
+                (target.folder / name / f"rank={rank}").mkdir(parents=True)
+                write_part(table, name, target.storage, part)
     manifest.options["thinned"] = sample.thinning()
     target.write_manifest(manifest)
 

@@ -41,7 +41,7 @@ def _entry(run: RunDir) -> RunEntry:
     try:
         manifest = run.read_manifest()
     except Fp8DebugError as error:
-        return RunEntry(str(run.path), None, None, (), None, None, None, "unreadable", str(error), _size(run.path))
+        return RunEntry(str(run.path), None, None, (), None, None, None, "unreadable", str(error), _size(run.folder))
     return RunEntry(
         path=str(run.path),
         created_at=manifest.created_at,
@@ -52,7 +52,7 @@ def _entry(run: RunDir) -> RunEntry:
         n_layers=sum(layer.info.matched for layer in merged_layers(manifest, _other_ranks(run, manifest))),
         status=liveness(run, manifest).status,
         problem=manifest.status_reason,
-        size_bytes=_size(run.path),
+        size_bytes=_size(run.folder),
     )
 
 

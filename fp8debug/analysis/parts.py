@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
@@ -38,7 +37,7 @@ group by file_name
 class BadFile:
     """A part that was left out, and why."""
 
-    path: Path
+    path: str
     table: str
     reason: str
 
@@ -48,10 +47,10 @@ class BadFile:
         return f"{self.path} is left out: {self.reason}"
 
 
-class Part(NamedTuple):
+class GoodPart(NamedTuple):
     """A part that is read."""
 
-    path: Path
+    path: str
     absent: frozenset[str]
     """Columns that its schema version did not have yet."""
 
@@ -73,16 +72,18 @@ def create_stored_views(con: duckdb.DuckDBPyConnection, run: RunDir) -> tuple[li
     bad: list[BadFile] = []
     n_read = 0
     for table in TABLES.values():
-        good, rejected = sort_out(con, table, run.parts(table.name))
+        good, rejected = sort_out(con, table, [run.storage.address(name) for name in run.part_names(table.name)])
         con.execute(_view_sql(table, good))
         bad += rejected
         n_read += len(good)
     return bad, n_read
 
 
-def sort_out(con: duckdb.DuckDBPyConnection, table: Table, paths: Sequence[Path]) -> tuple[list[Part], list[BadFile]]:
+def sort_out(
+    con: duckdb.DuckDBPyConnection, table: Table, paths: Sequence[str]
+) -> tuple[list[GoodPart], list[BadFile]]:
     """Split `paths` into the parts of `table` that can be read and those that cannot."""
-    good: list[Part] = []
+    good: list[GoodPart] = []
     bad: list[BadFile] = []
     verdicts: dict[str, str | frozenset[str]] = {}
     for path, outcome in _read_signatures(con, paths):
@@ -95,13 +96,11 @@ def sort_out(con: duckdb.DuckDBPyConnection, table: Table, paths: Sequence[Path]
         if isinstance(verdict, str):
             bad.append(BadFile(path, table.name, verdict))
         else:
-            good.append(Part(path, verdict))
+            good.append(GoodPart(path, verdict))
     return good, bad
 
 
-def _read_signatures(
-    con: duckdb.DuckDBPyConnection, paths: Sequence[Path]
-) -> Iterator[tuple[Path, str | duckdb.Error]]:
+def _read_signatures(con: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> Iterator[tuple[str, str | duckdb.Error]]:
     """Yield each path with the text of its columns, or with the error that its footer gave."""
     if not paths:
         return
@@ -119,10 +118,10 @@ def _read_signatures(
         return
     signatures = dict(rows)
     for path in paths:
-        yield path, signatures[str(path)]
+        yield path, signatures[path]
 
 
-def _compare_columns(con: duckdb.DuckDBPyConnection, table: Table, path: Path) -> str | frozenset[str]:
+def _compare_columns(con: duckdb.DuckDBPyConnection, table: Table, path: str) -> str | frozenset[str]:
     """Why the file is not a part of `table`, or the columns that it is too old to have."""
     rows = con.execute(
         "select column_name, column_type from (describe from read_parquet($file, hive_partitioning = false))",
@@ -140,8 +139,8 @@ def _compare_columns(con: duckdb.DuckDBPyConnection, table: Table, path: Path) -
     return f"not a part of table {table.name}: {wrong[0]}" if wrong else absent
 
 
-def _view_sql(table: Table, parts: Sequence[Part]) -> str:
-    alike: dict[frozenset[str], list[Path]] = {}
+def _view_sql(table: Table, parts: Sequence[GoodPart]) -> str:
+    alike: dict[frozenset[str], list[str]] = {}
     for part in parts:
         alike.setdefault(part.absent, []).append(part.path)
     selects = [_select_sql(table, paths, absent) for absent, paths in alike.items()] or [_nothing_sql(table)]
@@ -153,7 +152,7 @@ def _nothing_sql(table: Table) -> str:
     return f"select {nulls} where false"
 
 
-def _select_sql(table: Table, paths: Sequence[Path], absent: frozenset[str]) -> str:
+def _select_sql(table: Table, paths: Sequence[str], absent: frozenset[str]) -> str:
     names = ", ".join(
         f"null::{duckdb_type(c.type)} as {quote_name(c.name)}" if c.name in absent else quote_name(c.name)
         for c in table.columns
@@ -163,9 +162,9 @@ def _select_sql(table: Table, paths: Sequence[Path], absent: frozenset[str]) -> 
     return f"select {names} from read_parquet([{files}], hive_partitioning = false)"
 
 
-def escape_glob(path: Path) -> str:
+def escape_glob(path: str) -> str:
     """The path as a pattern that matches nothing but itself."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in str(path))
+    return "".join(f"[{c}]" if c in "*?[" else c for c in path)
 
 
 def quote_name(name: str) -> str:

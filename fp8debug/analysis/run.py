@@ -18,6 +18,7 @@ from fp8debug.analysis.parts import BadFile, create_stored_views, quote_name
 from fp8debug.analysis.scope import Scope, restrict
 from fp8debug.analysis.views import Views
 from fp8debug.rundir import Manifest, RunDir
+from fp8debug.storage import ObjectPath, resolved
 
 
 class Run:
@@ -37,7 +38,7 @@ class Run:
     def __init__(
         self,
         con: duckdb.DuckDBPyConnection,
-        path: Path,
+        path: Path | ObjectPath,
         manifest: Manifest,
         problems: list[BadFile],
         thresholds: dict[str, float],
@@ -123,7 +124,7 @@ def open_run(
         UsageError: an unknown threshold, or a scope that this run has nothing of.
     """
     numbers = rule_thresholds.resolve(thresholds)
-    run_dir = RunDir(Path(path).resolve())
+    run_dir = RunDir(resolved(path))
     manifest = run_dir.read_manifest()
     con = duckdb.connect(config=_config(memory_limit, threads))
     try:

@@ -122,7 +122,7 @@ def _report(
 
 def _threads(run: RunDir) -> int | None:
     """One thread where little is read: the others would cost more than they bring. None: one a core."""
-    sizes = (part.stat().st_size for table in ("tensors", "scales", "errors") for part in run.parts(table))
+    sizes = (run.storage.size(name) for table in ("tensors", "scales", "errors") for name in run.part_names(table))
     return 1 if sum(sizes) < SMALL_RUN_BYTES else None
 
 

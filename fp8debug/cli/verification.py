@@ -207,7 +207,7 @@ def _variables(seed: int) -> dict[str, str]:
 def _problem(path: Path) -> str | None:
     """Why a run cannot be compared; None when it can."""
     run = RunDir(path)
-    if not run.parts("steps"):
+    if not run.part_names("steps"):
         return "recorded no step of a training"
     manifest = run.read_manifest()
     return f"was recorded in part only ({manifest.status_reason})" if manifest.status == "disabled" else None

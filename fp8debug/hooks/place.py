@@ -172,7 +172,7 @@ def is_occupied(path: Path, rank: int, world: int, launch: Launch) -> bool:
     """Whether something is at `path` that other than this launch has put there."""
     if world == 1:
         return path.is_dir() and any(path.iterdir())
-    if RunDir(path).rank_path(rank).exists():  # there is one process of this rank in a launch
+    if (path / RunDir(path).rank_name(rank)).exists():  # there is one process of this rank in a launch
         return True
     segment = last_segment(path)
     if segment is None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -162,14 +161,19 @@ def _count(optimizer: torch.optim.Optimizer) -> int | None:
 
 def last_step(run_dir: RunDir, before: int) -> int | None:
     """The last finished step of any rank in the segments before the segment `before`."""
-    folders = sorted((run_dir.path / "steps").glob("rank=*"))
-    return max((step for folder in folders if (step := _last_step(folder, before)) is not None), default=None)
+    by_rank: dict[str, list[str]] = {}
+    for part in run_dir.part_names("steps"):
+        by_rank.setdefault(part.rpartition("/")[0], []).append(part)
+    return max(
+        (step for parts in by_rank.values() if (step := _last_step(run_dir, parts, before)) is not None), default=None
+    )
 
 
-def _last_step(folder: Path, before: int) -> int | None:
-    for part in sorted(folder.glob("part-*.parquet"), reverse=True):
+def _last_step(run_dir: RunDir, parts: Sequence[str], before: int) -> int | None:
+    for part in reversed(parts):
         with contextlib.suppress(OSError, pa.ArrowException):  # cut off; the one before it will do
-            columns = pq.read_table(part, columns=["segment", "step"]).to_pydict()
+            content = pa.BufferReader(run_dir.storage.read(part))
+            columns = pq.read_table(content, columns=["segment", "step"]).to_pydict()
             steps = [step for segment, step in zip(*columns.values(), strict=True) if segment < before]
             if steps:
                 return int(max(steps))

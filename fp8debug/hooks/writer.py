@@ -7,19 +7,17 @@ writer is refused and a reader can tell a dead run from a live one.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import queue
 import threading
-from pathlib import Path
-from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fp8debug.errors import Fp8DebugError
 from fp8debug.hooks.tables import Batch
+from fp8debug.parts import parse_part
 from fp8debug.rundir import RunDir
+from fp8debug.storage import Held, Storage
 
 QUEUE_LENGTH = 4
 _ROW_GROUP_ROWS = {"histograms": 1 << 20, "values": 256}
@@ -40,7 +38,7 @@ class PartWriter:
     def __init__(self, run_dir: RunDir, rank: int) -> None:
         self._run_dir = run_dir
         self._rank = rank
-        self._lock: IO[str] | None = None
+        self._lock: Held | None = None
         self._queue: queue.Queue[Batch | None] = queue.Queue(maxsize=QUEUE_LENGTH)
         self._thread = threading.Thread(target=self._work, name="fp8debug-writer", daemon=True)
         self._next_part: dict[str, int] = {}
@@ -52,7 +50,13 @@ class PartWriter:
         Raises:
             Fp8DebugError: another live process writes this rank of this run.
         """
-        self._lock = _take_lock(self._run_dir.lock_path(self._rank))
+        try:
+            self._lock = self._run_dir.storage.hold(self._run_dir.lock_name(self._rank))
+        except BlockingIOError as error:
+            raise Fp8DebugError(
+                f"{self._run_dir.path} is being written by another process; two runs never mix in one directory: "
+                "give another --out"
+            ) from error
         self._thread.start()
 
     def submit(self, batch: Batch) -> None:
@@ -74,15 +78,16 @@ class PartWriter:
     def release(self) -> None:
         """Give the lock back without writing anything more."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
 
     def write(self, batch: Batch) -> None:
         """Encode and rename into place, on the calling thread."""
         for name, table in batch.to_arrow().items():
             if name not in self._next_part:
-                self._next_part[name] = self._begin(name)
-            write_part(table, name, self._run_dir.part_path(name, self._rank, self._next_part[name]))
+                self._next_part[name] = self._first_part(name)
+            part = self._run_dir.part_name(name, self._rank, self._next_part[name])
+            write_part(table, name, self._run_dir.storage, part)
             self._next_part[name] += 1
 
     def write_last(self, batch: Batch) -> None:
@@ -94,12 +99,10 @@ class PartWriter:
             events.rows["events"] = batch.rows["events"]
             self.write(events)
 
-    def _begin(self, name: str) -> int:
-        """Make the folder of a table; returns the number of its next part, after those of earlier segments."""
-        folder = self._run_dir.table_folder(name, self._rank)
-        folder.parent.mkdir(exist_ok=True)  # the run directory itself is not made again when somebody has removed it
-        folder.mkdir(exist_ok=True)
-        return max((int(part.stem.removeprefix("part-")) for part in folder.glob("part-*.parquet")), default=-1) + 1
+    def _first_part(self, table: str) -> int:
+        """The number of the next part of a table, after those of earlier segments."""
+        parts = (parse_part(name) for name in self._run_dir.storage.names(f"{table}/rank={self._rank}"))
+        return max((part.last for part in parts if part is not None), default=-1) + 1
 
     def _work(self) -> None:
         while True:
@@ -113,37 +116,16 @@ class PartWriter:
                 return
 
 
-def write_part(table: pa.Table, name: str, path: Path) -> None:
-    """Write one Parquet part under a temporary name, then rename it."""
-    temporary = path.with_name(f".{path.name}.tmp{os.getpid()}")
+def write_part(table: pa.Table, name: str, storage: Storage, part: str) -> None:
+    """Write rows of the table `name` as the Parquet part `part`; raises OSError."""
     encodings = _ENCODINGS.get(name)
-    try:
+    with storage.writing(part) as file:
         pq.write_table(
             table,
-            temporary,
+            file,
             compression="zstd",
             row_group_size=_ROW_GROUP_ROWS.get(name, 1 << 17),
             use_dictionary=["counted"] if encodings else True,
             column_encoding=encodings,
             write_statistics=["segment", "rank", "seq"] if encodings else True,
         )
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-def _take_lock(path: Path) -> IO[str]:
-    lock = path.open("a", encoding="utf-8")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        lock.close()
-        raise Fp8DebugError(
-            f"{path.parent} is being written by another process; two runs never mix in one directory: "
-            "give another --out"
-        ) from error
-    except OSError:  # a file system without locks, as Lustre often is mounted: do without
-        pass
-    return lock

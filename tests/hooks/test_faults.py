@@ -183,10 +183,10 @@ def test_a_disk_that_fails_disables_us_alone(
 ) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
 
-    def no_space(table: Any, name: str, path: Path) -> None:
+    def no_space(table: Any, name: str, *where: Any) -> None:
         if name != "events":
             raise full
-        original(table, name, path)
+        original(table, name, *where)
 
     original = writer.write_part
 

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -117,8 +117,8 @@ def test_a_part_has_its_name_only_when_it_is_whole(run_dir: RunDir, monkeypatch:
 def test_half_a_part_is_neither_left_nor_counted(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the writing fails or is cut off by death."""
 
-    def half(table: pa.Table, path: Path, **_: object) -> None:
-        path.write_bytes(b"PAR1")
+    def half(table: pa.Table, file: IO[bytes], **_: object) -> None:
+        file.write(b"PAR1")
         raise OSError("no space")
 
     folder = run_dir.table_folder("events", 0)

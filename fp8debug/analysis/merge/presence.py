@@ -48,7 +48,7 @@ def presence(
     con: duckdb.DuckDBPyConnection, run: RunDir, manifest: Manifest, ranks: Sequence[RankInfo]
 ) -> Presence | None:
     """Look at what each rank left; None for a run of one rank. Needs the stored views, not narrowed."""
-    with_files = {part.parent.name for table in ("tensors", "steps") for part in run.parts(table)}
+    with_files = {name.split("/")[1] for table in ("tensors", "steps") for name in run.part_names(table)}
     n_ranks = max([manifest.world_size, *(info.world_size for info in ranks)])
     if n_ranks == 1 and len(with_files) <= 1:
         return None

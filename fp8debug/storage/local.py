@@ -1,0 +1,154 @@
+"""A folder of this machine, or one that is mounted here."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from fp8debug.storage.address import ObjectPath
+from fp8debug.storage.base import Held
+
+
+class LocalStorage:
+    """Files below a folder. A file is written beside its place and renamed; exclusion is flock on a file."""
+
+    path: ObjectPath | None = None
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def address(self, name: str = "") -> str:
+        """The path of a file."""
+        return str(self.root / name) if name else str(self.root)
+
+    def read(self, name: str) -> bytes:
+        """All bytes of a file; raises OSError."""
+        return (self.root / name).read_bytes()
+
+    def names(self, folder: str = "") -> list[str]:
+        """Files below `folder`, links not followed into folders; sorted."""
+        found: list[str] = []
+        for parent, _, names in os.walk(self.root / folder):
+            below = os.path.relpath(parent, self.root)
+            prefix = "" if below == "." else f"{below}/"
+            found += (prefix + name for name in names)
+        return sorted(found)
+
+    def top_names(self) -> list[str]:
+        """Files directly below the root, sorted."""
+        try:
+            with os.scandir(self.root) as entries:
+                return sorted(entry.name for entry in entries if entry.is_file())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        return (self.root / name).is_file()
+
+    def size(self, name: str) -> int:
+        """Bytes of a file; raises OSError."""
+        return (self.root / name).lstat().st_size
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Write beside, then rename; raises OSError."""
+        with self.writing(name) as file:
+            file.write(content)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write beside, then link to the name, which fails where there is one; raises OSError."""
+        target = self.root / name
+        if target.exists():
+            return False
+        temporary = _beside(target)
+        temporary.write_bytes(content)
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            os.replace(temporary, target)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+        return True
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
+        """A file beside the place, renamed when the block ends well; raises OSError.
+
+        Folders below the root are made, the root is not: it is not made again when somebody has removed it.
+        """
+        target = self.root / name
+        self._make_folder(target.parent)
+        temporary = _beside(target)
+        try:
+            with temporary.open("wb") as file:
+                yield file
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+    def remove(self, name: str) -> None:
+        """Delete a file; raises OSError when it is there and stays."""
+        (self.root / name).unlink(missing_ok=True)
+
+    def hold(self, name: str) -> Held:
+        """Lock the file `name`, which is made; raises BlockingIOError when it is locked."""
+        return _lock(self.root / name, "ab", fcntl.LOCK_EX)
+
+    def share(self, name: str) -> Held | None:
+        """Lock the file `name` for reading, if it is there or can be made."""
+        for mode in ("rb", "ab"):
+            with contextlib.suppress(OSError):
+                return _lock(self.root / name, mode, fcntl.LOCK_SH)
+        return None
+
+    def is_held(self, name: str) -> bool | None:
+        """Whether the file `name` is locked; None when it is not there or locks do not work."""
+        try:
+            with (self.root / name).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return True if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
+        return False
+
+    def _make_folder(self, folder: Path) -> None:
+        if folder == self.root or folder.is_dir():
+            return
+        self._make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+
+
+class _Lock:
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def release(self) -> None:
+        """Unlock by closing."""
+        self._file.close()
+
+
+def _lock(path: Path, mode: str, kind: int) -> Held:
+    file = path.open(mode)
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise
+    except OSError:  # a file system without locks, as Lustre often is mounted: do without
+        pass
+    return _Lock(file)
+
+
+def _beside(target: Path) -> Path:
+    """A name in the same folder that no reader takes for a file of the run."""
+    return target.with_name(f".{target.name}.tmp{os.getpid()}")
