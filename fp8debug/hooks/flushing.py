@@ -39,7 +39,7 @@ class Flushing:
         self._writer.write_last(self._take_batch())
 
     def _take_batch(self) -> Batch:
-        return self._recorder.take_batch() if self._flight is None else self._flight.take_out()
+        return self._recorder.take_batch(wait=False) if self._flight is None else self._flight.take_out()
 
 
 def flush_interval_s(elapsed_s: float) -> float:

@@ -9,6 +9,7 @@ import torch
 
 from fp8debug.hooks.dtypes import WORDS, dtype_word
 from fp8debug.hooks.masks import BY_ROWS
+from fp8debug.hooks.measure.device import Arriving
 from fp8debug.hooks.measure.engine import Counted
 from fp8debug.hooks.measure.health import Health
 from fp8debug.hooks.observed import LOCAL, Placement
@@ -48,6 +49,15 @@ class Measurement(NamedTuple):
     """Which rows the class is, such as 100-127, where they are a few ranges."""
     classes: Sequence[RowClass] = ()
     """The same tensor's rows by class, to be measured under this record's scales."""
+    arriving: Arriving | None = None
+    """On its way from a device: health, histogram and non-finite rows, which are not known before."""
+
+    def arrived(self) -> Measurement:
+        """The measurement with what was on its way, waited for."""
+        if self.arriving is None:
+            return self
+        health, counted, rows = self.arriving.reading()
+        return self._replace(health=health, counted=counted, nonfinite_rows=rows, arriving=None)
 
 
 class RowClass(NamedTuple):

@@ -103,7 +103,7 @@ def _fits(payload: Payload, value: torch.Tensor) -> bool:
 
 def health_of(engine: Engine, payload: Payload) -> Health:
     """Take the health of the codes of a payload, before any scale; raises UnsupportedDtype."""
-    held = _as_float8(payload)
+    held = as_float8(payload)
     return count_codes(engine, payload).health if held is None else engine.health(held, held.dtype)
 
 
@@ -113,7 +113,7 @@ def count_codes(engine: Engine, payload: Payload) -> Counted:
     Raises:
         UnsupportedDtype: the codes are neither in a float8 dtype nor uint8, or have more bits than their format.
     """
-    float8, fmt = _as_float8(payload), payload.fmt
+    float8, fmt = as_float8(payload), payload.fmt
     if float8 is not None:
         return engine.count(float8, float8.dtype)
     host = payload.codes.detach().cpu()
@@ -131,7 +131,7 @@ def count_codes(engine: Engine, payload: Payload) -> Counted:
     return Counted(found, values[kept], counts[kept], checksum.finish(s1, s2), None)
 
 
-def _as_float8(payload: Payload) -> torch.Tensor | None:
+def as_float8(payload: Payload) -> torch.Tensor | None:
     """The codes in a dtype that engines count; None where torch has none for the format."""
     held, fmt = payload.codes.detach(), payload.fmt
     if held.dtype in FP8_DTYPES:

@@ -13,12 +13,23 @@ import torch
 from fp8debug.hooks.details import is_detailed
 from fp8debug.hooks.dtypes import dtype_word
 from fp8debug.hooks.masks import RowMasks, ranges
-from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
-from fp8debug.hooks.measure.health import Health, nonfinite_rows
+from fp8debug.hooks.measure.codes import route
+from fp8debug.hooks.measure.device import Arriving, DeviceCounter, is_on_accelerator
+from fp8debug.hooks.measure.engine import Counted, Engine, UnsupportedDtype
+from fp8debug.hooks.measure.health import EMPTY, Health, nonfinite_rows
 from fp8debug.hooks.measurement import Measurement, Missed, RowClass, is_replica, scaling_amax, tensor_head
 from fp8debug.hooks.noticed import Noticed
 from fp8debug.hooks.observed import Observed, Payload
-from fp8debug.hooks.payloads import PayloadFacts, count_codes, decoded, facts_of, health_of, is_codes, payload_of
+from fp8debug.hooks.payloads import (
+    PayloadFacts,
+    as_float8,
+    count_codes,
+    decoded,
+    facts_of,
+    health_of,
+    is_codes,
+    payload_of,
+)
 from fp8debug.hooks.rows import RowMaker
 from fp8debug.hooks.scales import InForce
 from fp8debug.hooks.tables import Batch
@@ -56,6 +67,7 @@ class Recorder:
         detail: Sequence[str] = (),
     ) -> None:
         self._engine = engine
+        self._device = DeviceCounter()
         self._rows = RowMaker(engine, recipes, rolls, segment, rank, detail)
         self._has_details = bool(detail)
         self._segment = segment
@@ -64,6 +76,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._unsupported: set[tuple[str, str | None]] = set()
         self.noticed = Noticed()
+        self._rows.look = self.noticed.look
         self.masks = RowMasks()
         self.fired: set[str] = set()
         self.n_records = 0
@@ -116,6 +129,8 @@ class Recorder:
         facts, moment = None, seen.moment
         at_once = sampled and self._has_details and moment.microbatch == 0 and self.takes_details(moment)
         at_once = at_once and not is_replica(seen.placement, self._rank)
+        if sampled and (at_once or self._needs_values(value, seen.gemm_dtype)):
+            taken = taken.arrived()
         if sampled:
             taken = taken._replace(detailed=at_once, classes=self._classes(taken, value))
         self._tell(taken)
@@ -141,8 +156,7 @@ class Recorder:
     ) -> None:
         seq = self._next_seq()
         try:
-            counted = count_codes(self._engine, payload) if sampled else None
-            health = counted.health if counted is not None else health_of(self._engine, payload)
+            health, counted, arriving = self._take_codes(payload, sampled)
         except UnsupportedDtype as error:
             self._add_unsupported(seq, seen, str(error))
             return
@@ -164,6 +178,7 @@ class Recorder:
             seen.placement,
             payload=facts,
             is_payload=True,
+            arriving=arriving,
         )
         self._tell(taken)
         self._rows.add_later(taken)
@@ -291,19 +306,15 @@ class Recorder:
             self._rows.set_details(recipes, detail)
             self._has_details = bool(detail)
 
-    def take_batch(self) -> Batch:
-        """Hand over the rows collected so far."""
+    def take_batch(self, *, wait: bool = True) -> Batch:
+        """Hand over the rows collected so far; see `RowMaker.take_batch`."""
         with self._lock:
-            return self._rows.take_batch()
+            return self._rows.take_batch(wait=wait)
 
     def _measure(
         self, seq: int, seen: Observed, value: torch.Tensor, sampled: bool, payload: PayloadFacts | None
     ) -> Measurement:
-        if sampled:
-            counted = self._engine.count(value, seen.gemm_dtype)
-            health = counted.health
-        else:
-            counted, health = None, self._engine.health(value, seen.gemm_dtype)
+        health, counted, arriving = self._take(value, seen.gemm_dtype, sampled)
         rows = _nonfinite_rows(value, seen.gemm_dtype, health)
         shape = tuple(value.shape)
         return Measurement(
@@ -321,7 +332,34 @@ class Recorder:
             seen.precision_asked,
             seen.placement,
             payload=payload,
+            arriving=arriving,
         )
+
+    def _take(
+        self, value: torch.Tensor, gemm_dtype: torch.dtype, sampled: bool
+    ) -> tuple[Health, Counted | None, Arriving | None]:
+        """Health and, if sampled, histogram; of a tensor on an accelerator they are on their way."""
+        if is_on_accelerator(value) and value.numel():
+            measure = self._device.count if sampled else self._device.health
+            return EMPTY, None, measure(value, gemm_dtype)
+        if not sampled:
+            return self._engine.health(value, gemm_dtype), None, None
+        counted = self._engine.count(value, gemm_dtype)
+        return counted.health, counted, None
+
+    def _take_codes(self, payload: Payload, sampled: bool) -> tuple[Health, Counted | None, Arriving | None]:
+        """As `_take`, of the codes of a payload."""
+        float8 = as_float8(payload)
+        if float8 is not None and is_on_accelerator(float8):
+            return self._take(float8, float8.dtype, sampled)
+        if not sampled:
+            return health_of(self._engine, payload), None, None
+        counted = count_codes(self._engine, payload)
+        return counted.health, counted, None
+
+    def _needs_values(self, value: torch.Tensor, gemm_dtype: torch.dtype) -> bool:
+        """Whether a sampled tensor is needed beside its histogram: for errors of FP32 values, or of rows by class."""
+        return route(value.dtype, gemm_dtype).approx is not None or self.masks.n_given > 0
 
     def _add_values(self, seq: int, seen: Observed, value: torch.Tensor) -> None:
         shape = (value.shape[:-1].numel(), value.shape[-1]) if value.dim() else (1, 1)

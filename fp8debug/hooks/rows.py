@@ -6,9 +6,10 @@ many measurements at once.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,6 +52,14 @@ class RowMaker:
         self._waiting_bytes = 0
         self._payloads = PayloadWatch()
         self.batch = Batch()
+        self._into = self.batch
+        """Where rows are made; guarded, as histories are, by the lock."""
+        self._making = threading.RLock()
+        self._late: deque[tuple[Batch, deque[Measurement | Missed]]] = deque()
+        """Batches handed over whose rows are still to be made, on the writer's thread as a rule."""
+        self._n_arriving = 0
+        self.look: Callable[[Measurement], Iterable[tuple[str, str]]] = lambda taken: ()
+        """Events, (kind, message), about a measurement that has come from a device."""
 
     @property
     def n_bytes(self) -> int:
@@ -60,6 +69,9 @@ class RowMaker:
     def add_later(self, taken: Measurement) -> None:
         """Keep a measurement until `catch_up`."""
         self._waiting.append(taken)
+        if taken.arriving is not None:
+            self._n_arriving += 1
+            self._waiting_bytes += taken.arriving.n_bytes
         if taken.counted is not None:
             for counted in (taken.counted, *(part.taken.counted for part in taken.classes)):
                 if counted is not None:
@@ -76,18 +88,18 @@ class RowMaker:
             The scales in force, one for each recipe with one scale a tensor and format; empty for an empty tensor, and
             when the record was not counted.
         """
-        self.catch_up()
-        return self._add(taken, value)
+        with self._making:
+            self.catch_up()
+            return self._add(taken, value)
 
     def catch_up(self) -> None:
-        """Make the rows of all that waits."""
-        self._waiting_bytes = 0
-        while self._waiting:
-            taken = self._waiting.popleft()
-            if isinstance(taken, Missed):
-                self._add_missed(taken)
-            else:
-                self._add(taken, None)
+        """Make the rows of all that waits; itself waits for what is on its way from a device."""
+        self._waiting_bytes = self._n_arriving = 0
+        with self._making:
+            while self._late:
+                self._make_late()
+            self._into = self.batch
+            self._make(self._waiting)
 
     def break_histories(self, is_broken: Callable[[str, str], bool]) -> None:
         """As in `ScaleSimulator`, after all that waits."""
@@ -99,11 +111,51 @@ class RowMaker:
         self.catch_up()
         self._details = DetailMaker(self._engine, recipes, detail)
 
-    def take_batch(self) -> Batch:
-        """Hand over all rows."""
-        self.catch_up()
+    def take_batch(self, *, wait: bool = True) -> Batch:
+        """Hand over all rows.
+
+        Args:
+            wait: for what is on its way from a device; else its rows, and all that come after them, are made when the
+                batch is finished.
+        """
+        if wait or not (self._n_arriving or self._late):
+            self.catch_up()
+            batch, self.batch = self.batch, Batch()
+            return batch
         batch, self.batch = self.batch, Batch()
+        self._late.append((batch, self._waiting))
+        self._waiting, self._waiting_bytes, self._n_arriving = deque(), 0, 0
+        batch.finish_by(partial(self._finish, batch))
         return batch
+
+    def _finish(self, batch: Batch) -> None:
+        """Make the rows of this batch, those of older ones first: histories go by the order of observation."""
+        with self._making:
+            while any(late is batch for late, _ in self._late):
+                self._make_late()
+
+    def _make_late(self) -> None:
+        self._into, waiting = self._late[0]
+        try:
+            self._make(waiting)
+        finally:
+            self._late.popleft()
+
+    def _make(self, waiting: deque[Measurement | Missed]) -> None:
+        while waiting:
+            taken = waiting.popleft()
+            if isinstance(taken, Missed):
+                self._add_missed(taken)
+            else:
+                self._add(taken if taken.arriving is None else self._arrived(taken), None)
+
+    def _arrived(self, taken: Measurement) -> Measurement:
+        taken = taken.arrived()
+        events = self._into.rows["events"]
+        for kind, message in self.look(taken):
+            head = (self._segment, taken.moment.step, self._rank, time.time())
+            events.append((*head, kind, taken.layer, taken.tensor, message))
+        return taken
 
     def key(self, seq: int, layer: str, tensor: str, moment: Moment) -> tuple[Any, ...]:
         """The record key's cells."""
@@ -118,7 +170,7 @@ class RowMaker:
     def _add(self, taken: Measurement, value: torch.Tensor | None) -> list[InForce]:
         key = self.key(taken.seq, taken.layer, taken.tensor, taken.moment)
         health, counted = taken.health, taken.counted
-        self.batch.rows["tensors"].append(tensor_row(key, taken))
+        self._into.rows["tensors"].append(tensor_row(key, taken))
         if taken.is_payload:
             self._add_payload(key, taken)
             return []
@@ -139,7 +191,7 @@ class RowMaker:
             self._add_lost(key, taken.payload)
         in_force = [s.in_force for s in sourced]
         if value is not None and taken.detailed and is_detailed(taken.moment):
-            self._details.add(self.batch, key, taken.tensor, value, taken.gemm_dtype, amax or 0.0, in_force)
+            self._details.add(self._into, key, taken.tensor, value, taken.gemm_dtype, amax or 0.0, in_force)
         return in_force
 
     def _add_sums(self, part: RowClass, sourced: Sequence[Sourced], whole: Health) -> None:
@@ -147,14 +199,14 @@ class RowMaker:
         taken, counted = part.taken, part.taken.counted
         key = self.key(taken.seq, taken.layer, taken.tensor, taken.moment)
         if taken.row_class != "all":
-            self.batch.rows["tensors"].append(tensor_row(key, taken))
+            self._into.rows["tensors"].append(tensor_row(key, taken))
         if counted is None or not taken.health.n:
             return
         self._add_errors(key, part.value if counted.approx is not None else None, counted, sourced, whole)
         self._add_histogram(taken.seq, "high", counted)
 
     def _add_histogram(self, seq: int, word: str, counted: Counted) -> None:
-        self.batch.histograms.append((self._segment, self._rank, seq, word), counted.values, counted.counts)
+        self._into.histograms.append((self._segment, self._rank, seq, word), counted.values, counted.counts)
 
     def _add_payload(self, key: tuple[Any, ...], taken: Measurement) -> None:
         """What there is to say of codes alone; no history sees them, and no error is theirs."""
@@ -174,7 +226,7 @@ class RowMaker:
         message = self._payloads.look((taken.layer, taken.tensor), taken.moment, counted.checksum, facts)
         if message is not None:
             event = (self._segment, taken.moment.step, self._rank, time.time(), "payload_differs")
-            self.batch.rows["events"].append((*event, taken.layer, taken.tensor, message))
+            self._into.rows["events"].append((*event, taken.layer, taken.tensor, message))
 
     def add_weight_sample(self, taken: Measurement, sample: WeightSample) -> None:
         """Add a row of `wsample`, about the record of a payload."""
@@ -200,7 +252,7 @@ class RowMaker:
             "scale_median": median,
             "scale_max": largest,
         }
-        rows = self.batch.rows["blocks"]
+        rows = self._into.rows["blocks"]
         rows.append((*key, *(cells.get(name) for name in rows.column_names[len(key) :])))
 
     def _add_lost(self, key: tuple[Any, ...], facts: PayloadFacts) -> None:
@@ -208,10 +260,10 @@ class RowMaker:
         assert facts.lost is not None
         sums, own = error_sums(facts.lost), facts.in_force()
         head = (facts.recipe, facts.fmt.name, False, "payload", "rank", None if own is None else own.scale)
-        self.batch.rows["errors"].append((*key, *head, *_sum_cells(sums)[:-3], None, None, None, None))
+        self._into.rows["errors"].append((*key, *head, *_sum_cells(sums)[:-3], None, None, None, None))
 
     def _add_scale_rows(self, key: tuple[Any, ...], observed: Sequence[tuple[ScaleInForce, str]]) -> None:
-        rows = self.batch.rows["scales"]
+        rows = self._into.rows["scales"]
         for s, source in observed:
             rows.append(
                 (
@@ -242,7 +294,7 @@ class RowMaker:
         whole: Health,
     ) -> None:
         known = [s for s in sourced if s.in_force.scale is not None]
-        rows = self.batch.rows["errors"]
+        rows = self._into.rows["errors"]
         for ((recipe, fmt, alternate, scale), source, scope), sums in zip(
             known, self._error_sums(value, counted, [s.in_force for s in known], whole), strict=True
         ):

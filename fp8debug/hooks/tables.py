@@ -161,6 +161,17 @@ class Batch:
     def __init__(self) -> None:
         self.rows = {name: RowBuffer(name) for name in TABLES if name != "histograms"}
         self.histograms = HistogramBuffer()
+        self._finish: Callable[[], None] | None = None
+
+    def finish_by(self, make: Callable[[], None]) -> None:
+        """Have `make` add rows that are still missing, on the writer's thread, before anything is made of the batch."""
+        self._finish = make
+
+    def finish(self) -> None:
+        """Add the rows that are still missing; may wait for a device."""
+        make, self._finish = self._finish, None
+        if make is not None:
+            make()
 
     @property
     def n_bytes(self) -> int:
@@ -169,12 +180,14 @@ class Batch:
 
     def extend(self, other: Batch) -> None:
         """Add everything that `other` holds."""
+        other.finish()
         for name, buffer in other.rows.items():
             self.rows[name].extend(buffer)
         self.histograms.extend(other.histograms)
 
     def to_arrow(self) -> dict[str, pa.Table]:
         """The non-empty tables."""
+        self.finish()
         tables = {name: buffer.to_arrow() for name, buffer in self.rows.items()}
         tables["histograms"] = self.histograms.to_arrow()
         return {name: table for name, table in tables.items() if table is not None}
