@@ -73,7 +73,7 @@ def create_stored_views(con: duckdb.DuckDBPyConnection, run: RunDir) -> tuple[li
     n_read = 0
     for table in TABLES.values():
         good, rejected = sort_out(con, table, [run.storage.address(name) for name in run.part_names(table.name)])
-        con.execute(_view_sql(table, good))
+        con.execute(f"create view stored.{quote_name(table.name)} as {stored_select(table, good)}")
         bad += rejected
         n_read += len(good)
     return bad, n_read
@@ -139,12 +139,13 @@ def _compare_columns(con: duckdb.DuckDBPyConnection, table: Table, path: str) ->
     return f"not a part of table {table.name}: {wrong[0]}" if wrong else absent
 
 
-def _view_sql(table: Table, parts: Sequence[GoodPart]) -> str:
+def stored_select(table: Table, parts: Sequence[GoodPart]) -> str:
+    """The query that reads `parts` of `table`, with all columns of the schema."""
     alike: dict[frozenset[str], list[str]] = {}
     for part in parts:
         alike.setdefault(part.absent, []).append(part.path)
     selects = [_select_sql(table, paths, absent) for absent, paths in alike.items()] or [_nothing_sql(table)]
-    return f"create view stored.{quote_name(table.name)} as {' union all '.join(selects)}"
+    return " union all ".join(selects)
 
 
 def _nothing_sql(table: Table) -> str:

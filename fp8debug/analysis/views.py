@@ -52,6 +52,11 @@ def sql_files() -> dict[str, SqlFile]:
     return found
 
 
+def named_in(query: str) -> set[str]:
+    """Names of shipped files that `query` uses, or may use."""
+    return _words(query) & sql_files().keys()
+
+
 class Views:
     """Which of the shipped views and macros a connection has.
 
@@ -83,7 +88,7 @@ class Views:
             return
         if _CATALOG.search(query):
             self.require_all()
-        for name in _words(query) & sql_files().keys():
+        for name in named_in(query):
             self._create(name)
 
     def require_all(self) -> None:
