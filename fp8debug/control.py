@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from fp8debug.config import BadValue
 from fp8debug.errors import UsageError, nearest
+from fp8debug.reading import parse_json
 from fp8debug.rundir import Manifest
 from fp8debug.settings import SETTINGS
+from fp8debug.storage import RunPath, storage_of
+from fp8debug.storage.base import Stamp
 
 CONTROL_NAME = "control.json"
 CHANGEABLE = ("layers", "exclude", "tensors", "every", "raw_every", "detail")
 """Fields of `CaptureOptions`."""
 _MAY_BE_EMPTY = ("layers", "exclude", "detail")
 _OWN = ("serial", "written_unix_s", "raw-now")
-
-Signature = tuple[int, int, int]
-"""Of a file: it differs when the file is another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,23 +41,19 @@ class Control:
     """Serial of the last change that asked for the raw values of one step."""
 
 
-def signature(path: Path) -> Signature | None:
-    """One stat call; None when there is no file."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+def signature(path: RunPath) -> Stamp | None:
+    """One stat call or request: another one when the file is another one; None when there is no file."""
+    return storage_of(path.parent).stamp(path.name)
 
 
-def read_control(path: Path) -> Control:
+def read_control(path: RunPath) -> Control:
     """Read a control file.
 
     Raises:
         UsageError: it cannot be read, is no JSON object, or has an unknown key or a bad value.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = parse_json(_read(path))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path.name}: cannot be read as JSON: {error}") from error
     if not isinstance(raw, dict) or not isinstance(raw.get("serial"), int):
@@ -104,17 +98,19 @@ def _parsed(name: str, value: object, source: str) -> Any:
         raise UsageError(f"{source}: {setting.key}: got {value!r}; expected {error}") from error
 
 
-def write_control(path: Path, control: Control) -> None:
+def _read(path: RunPath) -> str:
+    return storage_of(path.parent).read(path.name).decode("utf-8")
+
+
+def write_control(path: RunPath, control: Control) -> None:
     """Replace the file atomically."""
     content: dict[str, object] = {"serial": control.serial, "written_unix_s": control.written_unix_s}
     content |= {SETTINGS[name].key: value for name, value in control.options.items()}
     content["raw-now"] = control.raw_now
-    temporary = path.with_suffix(f".json.tmp{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    storage_of(path.parent).replace(path.name, (json.dumps(content, indent=1) + "\n").encode("utf-8"))
 
 
-def next_control(path: Path, manifest: Manifest, changes: Mapping[str, Any], *, raw_now: bool) -> Control:
+def next_control(path: RunPath, manifest: Manifest, changes: Mapping[str, Any], *, raw_now: bool) -> Control:
     """What to write so that `changes` come on top of what is asked for already.
 
     A file from before the run was resumed, or one that cannot be read, lends its serial number alone.
@@ -129,7 +125,7 @@ def next_control(path: Path, manifest: Manifest, changes: Mapping[str, Any], *, 
     )
 
 
-def in_force(path: Path, manifest: Manifest) -> Control:
+def in_force(path: RunPath, manifest: Manifest) -> Control:
     """What the file asks of this segment of the run; nothing, with serial 0, when there is none."""
     started = manifest.segments[-1].get("started_at") if manifest.segments else None
     try:
@@ -141,10 +137,10 @@ def in_force(path: Path, manifest: Manifest) -> Control:
     return found
 
 
-def _last_serial(path: Path, manifest: Manifest) -> int:
+def _last_serial(path: RunPath, manifest: Manifest) -> int:
     serials = [change.get("serial", 0) for segment in manifest.segments for change in segment.get("changes", ())]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        serials.append(json.loads(path.read_text(encoding="utf-8"))["serial"])
+        serials.append(parse_json(_read(path))["serial"])
     return max((serial for serial in serials if isinstance(serial, int)), default=0)
 
 

@@ -7,15 +7,16 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePath
 from typing import Any
 
 from fp8debug.errors import Fp8DebugError, UsageError
 from fp8debug.parts import Part, live_parts
+from fp8debug.reading import known_fields, parse_json
 from fp8debug.schema import SCHEMA_VERSION
-from fp8debug.storage import LocalStorage, ObjectPath, Storage, run_path, storage_of
+from fp8debug.storage import LocalStorage, RunPath, Storage, run_path, storage_of
 
 RUNS_FOLDER = "fp8debug-runs"
 MANIFEST_NAME = "run.json"
@@ -88,7 +89,7 @@ class RunDir:
     """Names inside one run directory, and what is read and written there. Creating the object touches nothing."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path: Path | ObjectPath = run_path(path)
+        self.path: RunPath = run_path(path)
         """Where it is: a path, or an address in an object store."""
         self.storage: Storage = storage_of(self.path)
 
@@ -104,7 +105,7 @@ class RunDir:
         raise UsageError(f"{self.path} is in an object store; expected a directory of this machine")
 
     @property
-    def manifest_path(self) -> Path | ObjectPath:
+    def manifest_path(self) -> RunPath:
         """Path or address of `run.json`."""
         return self.path / MANIFEST_NAME
 
@@ -170,7 +171,7 @@ class RunDir:
         for name in self.storage.top_names():
             if re.fullmatch(r"rank=\d+\.json", name):
                 with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-                    found.append(_rank_info(json.loads(self.storage.read(name).decode("utf-8"))))
+                    found.append(_rank_info(parse_json(self.storage.read(name).decode("utf-8"))))
         return sorted(found, key=lambda info: info.rank)
 
     def _manifest_text(self) -> str:
@@ -201,7 +202,7 @@ def parse_manifest(path: PurePath, text: str) -> Manifest:
         Fp8DebugError: not JSON, keys missing or of the wrong kind, or a newer schema.
     """
     try:
-        raw = json.loads(text)
+        raw = parse_json(text)
     except ValueError as error:
         raise Fp8DebugError(f"{path} is not valid JSON ({error}); the run was cut while it was written") from error
     if not isinstance(raw, dict) or not isinstance(raw.get("schema_version"), int):
@@ -212,7 +213,7 @@ def parse_manifest(path: PurePath, text: str) -> Manifest:
             "upgrade fp8debug to read it"
         )
     try:
-        values = _known_fields(Manifest, raw)
+        values = known_fields(Manifest, raw)
         values["layers"] = _layers(raw)
         return Manifest(**values)
     except (TypeError, AttributeError) as error:
@@ -220,16 +221,11 @@ def parse_manifest(path: PurePath, text: str) -> Manifest:
 
 
 def _rank_info(raw: dict[str, Any]) -> RankInfo:
-    return RankInfo(**(_known_fields(RankInfo, raw) | {"layers": _layers(raw)}))
+    return RankInfo(**(known_fields(RankInfo, raw) | {"layers": _layers(raw)}))
 
 
 def _layers(raw: dict[str, Any]) -> list[LayerInfo]:
-    return [LayerInfo(**_known_fields(LayerInfo, layer)) for layer in raw.get("layers", [])]
-
-
-def _known_fields(kind: type[Any], raw: dict[str, Any]) -> dict[str, Any]:
-    known = {f.name for f in fields(kind)}
-    return {key: value for key, value in raw.items() if key in known}
+    return [LayerInfo(**known_fields(LayerInfo, layer)) for layer in raw.get("layers", [])]
 
 
 def default_run_path(script: str, now: datetime, name: str | None = None, folder: str = RUNS_FOLDER) -> Path:

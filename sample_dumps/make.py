@@ -137,7 +137,7 @@ def main() -> None:
     for name in args.names or SAMPLES:
         target = RunDir(ROOT / "sample_dumps" / name)
         thin(record(name), target, SAMPLES[name])
-        size = sum(file.stat().st_size for file in target.path.rglob("*") if file.is_file())
+        size = sum(file.stat().st_size for file in target.folder.rglob("*") if file.is_file())
         print(f"sample_dumps/{name}: {size / 1e6:.2f} MB", file=sys.stderr)
 
 

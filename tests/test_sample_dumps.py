@@ -144,8 +144,8 @@ def test_all_samples_together_are_small() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_samples_hold_no_path_of_the_machine_they_were_made_on(name: str) -> None:
     run = RunDir(SAMPLES / name)
-    texts = {run.manifest_path.read_text(encoding="utf-8")}
-    for part in run.path.rglob("*.parquet"):
+    texts = {run.storage.read("run.json").decode()}
+    for part in run.folder.rglob("*.parquet"):
         table = pq.ParquetFile(part).read()
         texts |= {str(value) for c in table.columns if pa.types.is_string(c.type) for value in c.unique().to_pylist()}
     assert not [text for text in texts if re.search(r"(^|[\s\"'=(])(/|~|[A-Z]:\\)\w", text)]

@@ -18,6 +18,7 @@ import duckdb
 from fp8debug.analysis.parts import quote_text
 from fp8debug.analysis.run import Run
 from fp8debug.errors import Fp8DebugError, UsageError
+from fp8debug.storage import RunPath, resolved
 
 # DuckDB parses DESCRIBE, SUMMARIZE and SHOW as SELECT: they only read the catalog.
 _READS = duckdb.StatementType.SELECT
@@ -51,7 +52,7 @@ def admit(sql: str) -> duckdb.Statement:
     return statement
 
 
-def lock(con: duckdb.DuckDBPyConnection, run_path: Path) -> None:
+def lock(con: duckdb.DuckDBPyConnection, run_path: RunPath) -> None:
     """Confine a connection for good: it reads files below `run_path` only and cannot be configured any more.
 
     Spilling goes to a folder of its own below the system's temporary directory, which DuckDB makes when it needs it.
@@ -61,7 +62,7 @@ def lock(con: duckdb.DuckDBPyConnection, run_path: Path) -> None:
     for setting in (
         f"set temp_directory = {quote_text(str(spill))}",
         f"set memory_limit = {quote_text(limit.replace(' ', ''))}",
-        f"set allowed_directories = [{quote_text(str(run_path.resolve()))}]",
+        f"set allowed_directories = [{quote_text(str(resolved(run_path)))}]",
         "set enable_external_access = false",
         "set lock_configuration = true",
     ):

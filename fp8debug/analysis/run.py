@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +17,7 @@ from fp8debug.analysis.parts import BadFile, create_stored_views, quote_name
 from fp8debug.analysis.scope import Scope, restrict
 from fp8debug.analysis.views import Views
 from fp8debug.rundir import Manifest, RunDir
-from fp8debug.storage import ObjectPath, resolved
+from fp8debug.storage import RunPath, resolved
 
 
 class Run:
@@ -38,7 +37,7 @@ class Run:
     def __init__(
         self,
         con: duckdb.DuckDBPyConnection,
-        path: Path | ObjectPath,
+        path: RunPath,
         manifest: Manifest,
         problems: list[BadFile],
         thresholds: dict[str, float],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from fp8debug.cli.rule_choice import RuleChoice
+    from fp8debug.storage import RunPath
 
 _MEGABYTE = 1_000_000
 
@@ -47,13 +47,13 @@ def bundle(
     _bundle(found.path, target, rule_choice(), max_mb, anonymous_layers=anonymize_layers)
 
 
-def _bundle(path: Path, target: Path, chosen: RuleChoice, max_mb: float, *, anonymous_layers: bool) -> None:
+def _bundle(path: RunPath, target: Path, chosen: RuleChoice, max_mb: float, *, anonymous_layers: bool) -> None:
     import tempfile
 
     from fp8debug.analysis.bundle import collect, pack
     from fp8debug.analysis.run import open_run
     from fp8debug.cli.render.bundle import bundle_text
-    from fp8debug.cli.render.stream import write_stdout
+    from fp8debug.cli.render.stream import tell, write_stdout
     from fp8debug.errors import Fp8DebugError
 
     with tempfile.TemporaryDirectory(prefix="fp8debug-bundle-") as place:
@@ -73,7 +73,7 @@ def _bundle(path: Path, target: Path, chosen: RuleChoice, max_mb: float, *, anon
         n_bytes = pack(folder, target)
     write_stdout(bundle_text(made, target, n_bytes, width=80))
     if n_bytes > max_mb * _MEGABYTE:
-        print(f"fp8debug: {target} is larger than --max-mb {max_mb:g}, though all was cut that can be", file=sys.stderr)
+        tell(f"{target} is larger than --max-mb {max_mb:g}, though all was cut that can be")
 
 
 def _report(folder: Path, chosen: RuleChoice) -> str:

@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from fp8debug.errors import Fp8DebugError, UsageError
 from fp8debug.rundir import RunDir
+from fp8debug.storage import resolved
 
 FORMATS = ("table", "csv", "json", "jsonl", "parquet")
 
@@ -86,5 +87,5 @@ def check_target(path: Path, *, force: bool, outside: RunDir | None) -> None:
         raise UsageError(f"-o {path} exists already; add --force to overwrite it, or give another name")
     if not path.parent.is_dir():
         raise UsageError(f"-o {path}: there is no folder {path.parent}")
-    if outside is not None and outside.path.resolve() in path.resolve().parents:
+    if outside is not None and resolved(outside.path) in path.resolve().parents:
         raise UsageError(f"-o {path} is inside the run directory, which is only read; give a name outside it")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -38,13 +37,14 @@ from fp8debug.hooks.step_reports import StepReports
 from fp8debug.hooks.training import TrainingWatch
 from fp8debug.hooks.writer import PartWriter
 from fp8debug.rundir import LayerInfo, Manifest, RunDir
+from fp8debug.storage import RunPath
 
 
 @dataclass(slots=True)
 class CloseSummary:
     """What a capture came to."""
 
-    run_path: Path
+    run_path: RunPath
     n_records: int
     n_steps: int
     problems: list[str] = field(default_factory=list)

@@ -7,9 +7,23 @@ from typing import IO, Protocol
 
 from fp8debug.storage.address import ObjectPath
 
+Stamp = tuple[str | int, ...]
+"""Of a file: another one when the file is another one."""
+
 
 class Held(Protocol):
     """An exclusion that this process holds."""
+
+    @property
+    def excludes(self) -> bool:
+        """False where the place cannot exclude anybody: nobody was refused, and nobody will be."""
+
+    def refresh(self) -> None:
+        """Say that we live, where that has to be said; nothing happens when it was said just now.
+
+        Raises:
+            OSError: somebody else holds it now, or it cannot be said.
+        """
 
     def release(self) -> None:
         """Give it back; safe to call twice."""
@@ -46,6 +60,9 @@ class Storage(Protocol):
         Raises:
             OSError: as read.
         """
+
+    def stamp(self, name: str) -> Stamp | None:
+        """In one request, what tells this file from another one of its name; None when there is none."""
 
     def replace(self, name: str, content: bytes) -> None:
         """Write a file, in place of one that may be there.

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from fp8debug.reading import read_bytes
 from fp8debug.storage.address import ObjectPath
-from fp8debug.storage.base import Held
+from fp8debug.storage.base import Held, Stamp
 
 
 class LocalStorage:
@@ -29,16 +30,11 @@ class LocalStorage:
 
     def read(self, name: str) -> bytes:
         """All bytes of a file; raises OSError."""
-        return (self.root / name).read_bytes()
+        return read_bytes(self.root / name)
 
     def names(self, folder: str = "") -> list[str]:
         """Files below `folder`, links not followed into folders; sorted."""
-        found: list[str] = []
-        for parent, _, names in os.walk(self.root / folder):
-            below = os.path.relpath(parent, self.root)
-            prefix = "" if below == "." else f"{below}/"
-            found += (prefix + name for name in names)
-        return sorted(found)
+        return sorted(_below(str(self.root / folder), f"{folder}/" if folder else ""))
 
     def top_names(self) -> list[str]:
         """Files directly below the root, sorted."""
@@ -55,6 +51,14 @@ class LocalStorage:
     def size(self, name: str) -> int:
         """Bytes of a file; raises OSError."""
         return (self.root / name).lstat().st_size
+
+    def stamp(self, name: str) -> Stamp | None:
+        """One stat call; None when there is no such file."""
+        try:
+            found = os.stat(self.root / name)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size
 
     def replace(self, name: str, content: bytes) -> None:
         """Write beside, then rename; raises OSError."""
@@ -128,9 +132,33 @@ class LocalStorage:
         folder.mkdir(exist_ok=True)
 
 
+def _below(folder: str, prefix: str) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _below(entry.path, f"{prefix}{entry.name}/")
+                elif _opens_at_once(entry):
+                    yield prefix + entry.name
+    except OSError:  # not there, or gone meanwhile
+        return
+
+
+def _opens_at_once(entry: os.DirEntry[str]) -> bool:
+    """Whether a reader gets a file or an error: one of a pipe would wait for somebody to write to it."""
+    try:
+        return entry.is_file() or not entry.stat()
+    except OSError:  # a link to nothing, or in a circle
+        return True
+
+
 class _Lock:
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], *, excludes: bool) -> None:
         self._file = file
+        self.excludes = excludes
+
+    def refresh(self) -> None:
+        """Nothing: the lock ends with the process."""
 
     def release(self) -> None:
         """Unlock by closing."""
@@ -145,8 +173,8 @@ def _lock(path: Path, mode: str, kind: int) -> Held:
         file.close()
         raise
     except OSError:  # a file system without locks, as Lustre often is mounted: do without
-        pass
-    return _Lock(file)
+        return _Lock(file, excludes=False)
+    return _Lock(file, excludes=True)
 
 
 def _beside(target: Path) -> Path:

@@ -99,11 +99,11 @@ def test_damaged_and_foreign_files_are_named_and_the_rest_is_read(new_run: NewRu
     with open_run(written.path) as run:
         assert not run.is_empty
         assert run.notice is None
-        bad = {problem.path.name: problem.reason for problem in run.problems}
+        bad = {Path(problem.path).name: problem.reason for problem in run.problems}
         assert bad.keys() == {"part-000001.parquet", "part-000002.parquet", "part-000009.parquet"}
         assert len(run.problems) == 4
         assert "not a readable Parquet file" in bad["part-000001.parquet"]
-        reasons = sorted(p.reason for p in run.problems if p.path.name == "part-000009.parquet")
+        reasons = sorted(p.reason for p in run.problems if Path(p.path).name == "part-000009.parquet")
         assert "not a part of table errors: sum_x2 is FLOAT, expected DOUBLE" in reasons[0]
         assert "not a part of table tensors: it has no column segment" in reasons[1]
         assert run.sql("select list(step order by step) from tensors").fetchall() == [([0, 3],)]
@@ -130,7 +130,7 @@ def test_one_bad_file_among_many_is_found(new_run: NewRun) -> None:
     parts = written.run_dir.parts("tensors")
     parts[11].write_bytes(b"PAR1")
     with open_run(written.path) as run:
-        assert [problem.path for problem in run.problems] == [parts[11]]
+        assert [problem.path for problem in run.problems] == [str(parts[11])]
         assert run.sql("select count(*) from tensors").fetchall() == [(16,)]
 
 

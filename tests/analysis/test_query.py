@@ -183,7 +183,7 @@ def test_the_message_says_what_is_allowed_and_what_to_do() -> None:
 
 def test_a_large_query_may_spill_outside_the_run(new_run: NewRun) -> None:
     with open_run(new_run().path, memory_limit="40MB", threads=1) as small:
-        before = snapshot(small.path)
+        before = snapshot(Path(small.path))
         query = "select count(*) from (select i from range(1_500_000) t(i) order by hash(i), i::varchar)"
         assert run_query(small, "select max(i) from (" + query.removeprefix("select count(*) from (")).fetchall()
-        assert snapshot(small.path) == before
+        assert snapshot(Path(small.path)) == before

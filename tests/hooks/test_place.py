@@ -185,7 +185,7 @@ def test_latest_points_to_the_newest_run_of_a_runs_folder(attach: Attach, tmp_pa
     assert os.readlink(link) == first.name
     second = attach(layer, run_dir=None).close().run_path
     assert first != second
-    assert find_run(None).path.samefile(second)
+    assert find_run(None).folder.samefile(second)
     attach(layer, run_dir="fp8debug-runs/chosen").close()
     assert os.readlink(link) == "chosen"
     attach(layer, run_dir=tmp_path / "elsewhere/run").close()

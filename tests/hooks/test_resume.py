@@ -217,10 +217,10 @@ def test_the_manifest_of_another_rank_is_never_written_over(tmp_path: Path, reco
     run_dir.create_manifest(manifest)
     assert run_dir.read_manifest().name is None
     empty = RunDir(tmp_path / "empty")
-    empty.path.mkdir()
+    empty.folder.mkdir()
     empty.create_manifest(manifest)
     assert empty.read_manifest().name == "late"
-    assert [p.name for p in empty.path.iterdir()] == ["run.json"]
+    assert [p.name for p in empty.folder.iterdir()] == ["run.json"]
     run_dir.write_rank(RankInfo(rank=3, world_size=4, host="h", pid=1))
     assert run_dir.read_ranks()[-1].rank == 3
 

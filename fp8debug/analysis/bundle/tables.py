@@ -90,7 +90,7 @@ class TableCopy:
     @property
     def n_bytes(self) -> int:
         """Bytes written so far."""
-        return sum(part.stat().st_size for part in self._target.path.rglob("part-*.parquet"))
+        return sum(part.stat().st_size for part in self._target.folder.rglob("part-*.parquet"))
 
     def _write(self, tables: Iterable[str], window: tuple[int, int] | None) -> None:
         for table in tables:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from fp8debug.errors import UsageError
+from fp8debug.storage import RunPath
 
 Floats = npt.NDArray[np.float64]
 Steps = npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ class Curve:
     """What is known of the set-up, by name; None: nothing."""
     scores: Mapping[str, float] = field(default_factory=dict)
     """The last benchmark score of each task."""
-    run_path: Path | None = None
+    run_path: RunPath | None = None
     """Run directory that has tensors to look at; None: there is only this curve."""
     notes: Sequence[str] = ()
     """What was odd about the file."""

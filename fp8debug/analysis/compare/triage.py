@@ -6,13 +6,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from fp8debug.analysis.compare.levels import robust_deviation
 from fp8debug.analysis.run import Run, open_run
 from fp8debug.rundir import LayerInfo
+from fp8debug.storage import RunPath
 
 LOOKBACK, MAX_LOOKBACK = 20, 200
 """Steps before the anomaly in which a departure is taken for its forerunner: 5 % of the run, within these."""
@@ -103,7 +103,7 @@ _Seen = tuple[str, str, int, int, float | None, bool | None]
 _Judged = tuple[str, str, str, str, int, int, float | None, float | None, bool]
 
 
-def triage(run_path: Path, step: int, n_steps: int, top: int = 10) -> Triage:
+def triage(run_path: RunPath, step: int, n_steps: int, top: int = 10) -> Triage:
     """Look at the tensors of a run up to the step of an anomaly.
 
     Args:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fp8debug.cli.render.tables import escape
+from fp8debug.storage import RunPath
 
 RUN_STATUS = {
     "closed": "finished",
@@ -77,7 +78,7 @@ def operand(layer: str, tensor: str) -> str:
     return f"{escape(layer)} {escape(tensor)}"
 
 
-def shown_path(path: Path) -> str:
+def shown_path(path: RunPath) -> str:
     """The path as a person would type it: relative when it lies below the working directory."""
     with contextlib.suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
