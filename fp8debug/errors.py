@@ -30,6 +30,21 @@ def nearest(word: str, known: Iterable[str], limit: int = 3) -> list[str]:
     return difflib.get_close_matches(word, list(known), n=limit, cutoff=0.3)
 
 
+def escape(text: str) -> str:
+    """Make every character visible: control characters, ANSI escapes and bidi marks become `\\x1b`-like text.
+
+    Names come from somebody else's files; printed as they are they could move the cursor or fake a line.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
+
+
+def escape_lines(text: str) -> str:
+    """`escape` for a text whose lines are to stay lines; a tab is blanks."""
+    return "\n".join(map(escape, text.expandtabs(4).split("\n")))
+
+
 def some(names: Sequence[str]) -> str:
     """`a, b, c and 2 more`: enough to see what is meant."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

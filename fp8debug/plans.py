@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from fp8debug.config import parse_recipe_text
 from fp8debug.errors import UsageError, nearest
+from fp8debug.reading import parse_toml, read_text
 
 BF16 = "bf16"
 """The change of an entry that leaves low precision."""
@@ -94,7 +94,7 @@ def read_plan(path: Path) -> Plan:
         UsageError: it cannot be read, or is no plan.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = parse_toml(read_text(path))
     except OSError as error:
         raise UsageError(f"cannot read the plan {path}: {error.strerror}; `fp8debug plan -o FILE` makes one") from error
     except ValueError as error:

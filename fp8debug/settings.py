@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from fp8debug import config
 from fp8debug.config import BadValue, CaptureOptions
 from fp8debug.errors import UsageError, nearest
+from fp8debug.reading import is_file, parse_json, parse_toml, read_text
 
 PREFIX = "FP8DEBUG_"
 RUN_DIR_VARIABLE = "FP8DEBUG_RUN_DIR"
@@ -169,7 +169,7 @@ def _from_variable(text: str) -> str | list[str]:
     """A list is written as JSON; everything else is text, also a regex that begins like one."""
     if text.startswith("["):
         try:
-            value = json.loads(text)
+            value = parse_json(text)
         except ValueError:
             return text
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -210,7 +210,7 @@ def _nearest_table(folder: Path) -> tuple[str, dict[str, Any]]:
         if (place / FILE_NAME).is_file():
             return _read_table(place / FILE_NAME)
         path = place / "pyproject.toml"
-        if os.path.isfile(path):
+        if is_file(path):
             table = _read_toml(path).get("tool", {}).get("fp8debug")
             if table is not None:
                 return f"{path} [tool.fp8debug]", _as_table(path, table)
@@ -233,7 +233,7 @@ def _as_table(path: Path, table: object) -> dict[str, Any]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(read_text(path))
     except OSError as error:
         raise UsageError(
             f"cannot read {path}: {error.strerror}; expected a TOML file with fp8debug's options"

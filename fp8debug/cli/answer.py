@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fp8debug.cli.question import Question
 from fp8debug.cli.render.results import TEXT_FORMATS, Result, distinct
+from fp8debug.cli.render.stream import tell
 from fp8debug.cli.render.tables import escape
 from fp8debug.cli.render.wording import count
 from fp8debug.cli.sink import Sink
@@ -41,14 +41,14 @@ def write_answer(question: Question, sink: Sink) -> None:
         write = _write_parquet if sink.format == "parquet" else _write_text
         n_rows = write(relation, sink)
     if sink.path is not None:
-        print(f"fp8debug: wrote {sink.path} ({count(n_rows, 'row')})", file=sys.stderr)
+        tell(f"wrote {sink.path} ({count(n_rows, 'row')})")
 
 
 def _tell_what_is_missing(run: Run) -> None:
     if run.notice is not None:
-        print(f"fp8debug: {run.notice}", file=sys.stderr)
+        tell(run.notice)
     for problem in run.problems:
-        print(f"fp8debug: {problem.message}", file=sys.stderr)
+        tell(problem.message)
 
 
 def _write_text(relation: duckdb.DuckDBPyRelation, sink: Sink) -> int:

@@ -16,6 +16,7 @@ from fp8debug.config import CaptureOptions
 from fp8debug.errors import Fp8DebugError
 from fp8debug.hooks.autoattach import AutoAttach, StopBeforeTraining
 from fp8debug.hooks.checkup import GemmCheck, compare, watch_first_step
+from fp8debug.hooks.say import on_stderr
 from fp8debug.rundir import RunDir
 from fp8debug.settings import load_options
 
@@ -57,7 +58,7 @@ def examine(target: Target, arguments: Sequence[str], given: Mapping[str, object
     with tempfile.TemporaryDirectory(prefix="fp8debug-doctor-") as folder:
         path = Path(folder) / "run"
         options = load_options({**given, "out": str(path), "quiet": True, "every": 1, "recipes": ["current"]})
-        hooks = AutoAttach(_plain(options), command=["fp8debug", "doctor"], script=target.title, say=_on_stderr)
+        hooks = AutoAttach(_plain(options), command=["fp8debug", "doctor"], script=target.title, say=on_stderr)
         hooks.start()
         try:
             # The script's own output is talk here: what doctor finds is the data.
@@ -84,10 +85,6 @@ def _plain(options: CaptureOptions) -> CaptureOptions:
     return replace(
         options, attention=True, detail=(), raw_every=0, trigger=(), emulate=None, plan=None, resume=None, force=False
     )
-
-
-def _on_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 def _read(path: Path) -> tuple[list[LayerCheck], list[str]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from fp8debug.errors import UsageError
+from fp8debug.reading import parse_json, read_text
 from fp8debug.rundir import LayerInfo, find_run
 
 
@@ -54,11 +54,11 @@ def _of_model(source: str) -> list[LayerInfo]:
 def _of_names(path: Path) -> list[LayerInfo]:
     """Names one a line, or a JSON list of them; each is taken for an nn.Linear."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeError) as error:
         raise UsageError(f"cannot read the layer names in {path}: {error}") from error
     try:
-        names = json.loads(text)
+        names = parse_json(text)
     except ValueError:
         names = [line.strip() for line in text.splitlines() if line.strip()]
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):

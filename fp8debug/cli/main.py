@@ -70,7 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _invoke(arguments, launches)
         programs = [launch() for launch in launches]
     except Fp8DebugError as error:
-        print(f"fp8debug: {error}", file=sys.stderr)
+        from fp8debug.cli.render.stream import tell
+
+        tell(str(error))
         return error.exit_code
     # A script runs out here: no parser around it that turns a KeyboardInterrupt into an exit code, and an
     # Fp8DebugError of its own is the script's to show.

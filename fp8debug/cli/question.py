@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fp8debug.errors import Fp8DebugError, UsageError
+from fp8debug.reading import read_text
 from fp8debug.rundir import RunDir, find_run
 
 STDIN = "-"
@@ -67,7 +68,7 @@ def _read_query(file: str) -> str:
     if file == STDIN:
         return _checked(sys.stdin.read())
     try:
-        return _checked(Path(file).read_text(encoding="utf-8"))
+        return _checked(read_text(file))
     except (OSError, UnicodeDecodeError) as error:
         raise Fp8DebugError(f"cannot read the query file {file}: {error}") from error
 

@@ -113,10 +113,10 @@ def _report(
         write_stdout(render_report(built, looks_of(sys.stdout), run_path=path, with_remedies=with_remedies))
     if outcome is None or not outcome.hit:
         return False
-    from fp8debug.cli.render.tables import escape
+    from fp8debug.cli.render.stream import tell
 
     for reason in outcome.reasons:
-        print(f"fp8debug: --fail-on {escape(reason)}", file=sys.stderr)
+        tell(f"--fail-on {reason}")
     return True
 
 

@@ -19,7 +19,7 @@ def runs(
 
     from fp8debug.analysis.catalog import list_entries
     from fp8debug.cli.render.runs import runs_json, runs_table
-    from fp8debug.cli.render.stream import write_stdout
+    from fp8debug.cli.render.stream import tell, write_stdout
     from fp8debug.errors import Fp8DebugError
     from fp8debug.rundir import RUNS_FOLDER
 
@@ -32,4 +32,4 @@ def runs(
         return
     write_stdout(runs_table(entries))
     if not entries:
-        print(f"fp8debug: no runs in {path}/; record one with `fp8debug attach train.py`", file=sys.stderr)
+        tell(f"no runs in {path}/; record one with `fp8debug attach train.py`")

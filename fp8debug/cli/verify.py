@@ -99,7 +99,7 @@ def verify(
 
 def _run(trainings: object, *, as_json: bool) -> int:
     from fp8debug.cli.exit_codes import ExitCode
-    from fp8debug.cli.render.stream import looks_of, write_stdout
+    from fp8debug.cli.render.stream import looks_of, tell, write_stdout
     from fp8debug.cli.render.verification import verification_json, verification_text
     from fp8debug.cli.verification import INTERRUPTED, Trainings
     from fp8debug.errors import Fp8DebugError
@@ -108,10 +108,10 @@ def _run(trainings: object, *, as_json: bool) -> int:
     try:
         verified = trainings.run()
     except Fp8DebugError as error:
-        print(f"fp8debug: {error}", file=sys.stderr)
+        tell(str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        print(f"fp8debug: interrupted; what has run is in {trainings.folder}", file=sys.stderr)
+        tell(f"interrupted; what has run is in {trainings.folder}")
         return INTERRUPTED
     if as_json:
         sys.stdout.write(verification_json(verified))

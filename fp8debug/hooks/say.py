@@ -7,11 +7,13 @@ import sys
 import traceback
 from pathlib import Path
 
+from fp8debug.errors import escape_lines
+
 
 def on_stderr(line: str) -> None:
-    """Print a line on standard error."""
+    """Print a line on standard error. Names in it cannot move the cursor or fake another line."""
     with contextlib.suppress(OSError, ValueError):  # a closed stderr must not cost the training anything
-        print(line, file=sys.stderr, flush=True)
+        print(escape_lines(line), file=sys.stderr, flush=True)
 
 
 def count_layers(count: int, kind: str = "") -> str:

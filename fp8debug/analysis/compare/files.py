@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fp8debug import reading
 from fp8debug.analysis.compare.curve import Curve
 from fp8debug.analysis.compare.records import Record, curve_of_records
 from fp8debug.errors import Fp8DebugError, UsageError
+from fp8debug.reading import parse_json
 
 _LISTS = ("steps", "log_history", "history", "records", "data", "metrics")
 """Keys of a JSON object below which the records may be."""
@@ -29,7 +31,7 @@ def read_file(path: Path, name: str) -> Curve:
     if start not in ("{", "["):
         return curve_of_records(name, "csv", _csv_records(text))
     try:
-        document = json.loads(text)
+        document = parse_json(text)
     except ValueError as error:
         return curve_of_records(name, "jsonl", _json_lines(name, text, error))
     if isinstance(document, dict) and not _has_lists(document) and "\n" not in text.strip():
@@ -53,7 +55,7 @@ def read_manifest_file(path: Path) -> tuple[dict[str, str], dict[str, float]]:
         UsageError: it is no JSON object.
     """
     try:
-        document = json.loads(read_text(path))
+        document = parse_json(read_text(path))
     except ValueError as error:
         raise UsageError(f"{path} is not valid JSON ({error}); expected an object of names and values") from error
     if not isinstance(document, dict):
@@ -69,7 +71,7 @@ def read_text(path: Path) -> str:
         Fp8DebugError: it cannot be read.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return reading.read_text(path, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise Fp8DebugError(f"cannot read {path}: {error}") from error
 
@@ -109,7 +111,7 @@ def _json_lines(name: str, text: str, error: ValueError) -> list[Record]:
     found: list[Record] = []
     for place, line in enumerate(lines):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError:
             if place == len(lines) - 1 and found:
                 break

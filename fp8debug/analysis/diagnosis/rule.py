@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from fp8debug.analysis.diagnosis.finding import CONFIDENCES, SEVERITIES
 from fp8debug.analysis.thresholds import THRESHOLDS
 from fp8debug.errors import UsageError, nearest
+from fp8debug.reading import parse_toml
 
 _FILE = re.compile(r"-- (?P<meaning>[^\n]+)\n/\*\n(?P<head>.*?)\*/\n(?P<sql>.*)", re.DOTALL)
 
@@ -134,7 +134,7 @@ def parse_rule(name: str, text: str, source: str) -> Rule:
             "of their own, then a SELECT"
         )
     try:
-        head = tomllib.loads(match["head"])
+        head = parse_toml(match["head"])
     except ValueError as error:
         raise UsageError(f"{source}: the part between /* and */ is not valid TOML: {error}") from error
     for key, value in head.items():

@@ -11,6 +11,7 @@ from pathlib import Path
 from fp8debug.analysis.diagnosis.rule import Rule, parse_rule
 from fp8debug.analysis.query import admit
 from fp8debug.errors import Fp8DebugError, UsageError, nearest
+from fp8debug.reading import read_text
 from fp8debug.settings import RuleSettings
 
 
@@ -98,6 +99,6 @@ def _own_rule(name: str, path: Path) -> Rule:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read the rule file {path}: {error}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from fp8debug.analysis.plans.torchao import LIST
 from fp8debug.analysis.plans.yaml_plans import megatron_plan, read_yaml, te_plan
 from fp8debug.errors import UsageError
 from fp8debug.plans import read_plan
+from fp8debug.reading import parse_toml, read_text
 
 _EXPECTED = (
     "expected a file of `fp8debug plan`, a config of nvdlfw_inspect, a --te-precision-config-file of Megatron, or a "
@@ -33,7 +33,7 @@ def read_file(path: Path, names: Names) -> PlanFile:
         UsageError: it cannot be read, or is no plan of a known kind.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"cannot read the plan {path}: {why}; `fp8debug plan -o FILE` makes one") from error
@@ -42,7 +42,7 @@ def read_file(path: Path, names: Names) -> PlanFile:
 
 def _toml(path: Path, text: str) -> PlanFile | None:
     try:
-        table = tomllib.loads(text)
+        table = parse_toml(text)
     except ValueError:
         return None
     lists = list(_filters(table))
@@ -76,7 +76,7 @@ def _python(path: Path, text: str) -> PlanFile | None:
     """A module of `--for torchao` or accelerate: its list is read, the module is not run."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deep
         return None
     for node in tree.body:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == LIST for t in node.targets):

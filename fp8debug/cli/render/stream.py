@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from fp8debug.cli.render.sparkline import BLOCKS
+from fp8debug.errors import escape_lines
 
 PIPE_WIDTH = 80
 MAX_WIDTH = 100
@@ -58,6 +59,11 @@ def write_stdout(text: str) -> None:
     """Print data; what the encoding of stdout lacks is written as an escape rather than lost or raised."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text if _can_show(text, encoding) else text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def tell(message: str) -> None:
+    """Print a message on standard error. Lines stay lines; what else a terminal would obey is shown as an escape."""
+    print(f"fp8debug: {escape_lines(message)}", file=sys.stderr)
 
 
 def _can_show(text: str, encoding: str | None) -> bool:

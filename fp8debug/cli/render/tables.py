@@ -6,15 +6,7 @@ import textwrap
 import unicodedata
 from collections.abc import Sequence
 
-
-def escape(text: str) -> str:
-    """Make every character visible: control characters, ANSI escapes and bidi marks become `\\x1b`-like text.
-
-    Names come from somebody else's files; printed as they are they could move the cursor or fake a line.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
+from fp8debug.errors import escape as escape
 
 
 def display_width(text: str) -> int:
