@@ -133,7 +133,6 @@ class Recorder:
             taken = taken.arrived()
         if sampled:
             taken = taken._replace(detailed=at_once, classes=self._classes(taken, value))
-        self._tell(taken)
         if at_once or (taken.counted is not None and taken.counted.approx is not None):
             in_force = self._rows.add_now(taken, value)
             if at_once and taken.health.n:
@@ -180,7 +179,6 @@ class Recorder:
             is_payload=True,
             arriving=arriving,
         )
-        self._tell(taken)
         self._rows.add_later(taken)
         if sampled and self._follows(taken) and (sample := weight_sample(value, payload, facts)) is not None:
             self._rows.add_weight_sample(taken, sample)
@@ -223,10 +221,6 @@ class Recorder:
             rows=ranges(mask),
         )
         return RowClass(made, part if counted.approx is not None else None)
-
-    def _tell(self, taken: Measurement) -> None:
-        for kind, message in self.noticed.look(taken):
-            self.event(kind, message, step=taken.moment.step, layer=taken.layer, tensor=taken.tensor)
 
     def _next_seq(self) -> int:
         self.n_records += 1

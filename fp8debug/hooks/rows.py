@@ -59,7 +59,7 @@ class RowMaker:
         """Batches handed over whose rows are still to be made, on the writer's thread as a rule."""
         self._n_arriving = 0
         self.look: Callable[[Measurement], Iterable[tuple[str, str]]] = lambda taken: ()
-        """Events, (kind, message), about a measurement that has come from a device."""
+        """Events, (kind, message), about a measurement; asked in order of observation."""
 
     @property
     def n_bytes(self) -> int:
@@ -147,15 +147,7 @@ class RowMaker:
             if isinstance(taken, Missed):
                 self._add_missed(taken)
             else:
-                self._add(taken if taken.arriving is None else self._arrived(taken), None)
-
-    def _arrived(self, taken: Measurement) -> Measurement:
-        taken = taken.arrived()
-        events = self._into.rows["events"]
-        for kind, message in self.look(taken):
-            head = (self._segment, taken.moment.step, self._rank, time.time())
-            events.append((*head, kind, taken.layer, taken.tensor, message))
-        return taken
+                self._add(taken if taken.arriving is None else taken.arrived(), None)
 
     def key(self, seq: int, layer: str, tensor: str, moment: Moment) -> tuple[Any, ...]:
         """The record key's cells."""
@@ -171,6 +163,9 @@ class RowMaker:
         key = self.key(taken.seq, taken.layer, taken.tensor, taken.moment)
         health, counted = taken.health, taken.counted
         self._into.rows["tensors"].append(tensor_row(key, taken))
+        for kind, message in self.look(taken):
+            event = (self._segment, taken.moment.step, self._rank, time.time(), kind)
+            self._into.rows["events"].append((*event, taken.layer, taken.tensor, message))
         if taken.is_payload:
             self._add_payload(key, taken)
             return []
