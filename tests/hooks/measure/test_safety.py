@@ -137,16 +137,20 @@ def test_tables_emptied_on_the_way_add_up(monkeypatch: pytest.MonkeyPatch, dtype
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP32])
-def test_a_code_too_frequent_for_16_bits_that_the_probes_miss(dtype: torch.dtype) -> None:
-    # Places that are looked at hold distinct values, all others one value: 16-bit counters overflow many times.
-    t = torch.full((CHUNK,), 2.5)
-    step = CHUNK // PROBES if dtype is BF16 else 4096 // PROBES
+@pytest.mark.parametrize(("n_probed", "share"), [(251, 1.0), (2048, 1.0), (2048, 0.01)], ids=["16", "8 and 16", "8"])
+def test_a_code_too_frequent_for_narrow_counters_that_the_probes_miss(
+    n_probed: int, share: float, dtype: torch.dtype
+) -> None:
+    # Places that are looked at hold many values; one value is in so many others that counters of so many bits overflow.
+    codes = np.arange(CHUNK) % 30_000 + 0x100
+    codes[np.arange(CHUNK) % 1000 < 1000 * share] = 0x4020
     for place in range(4):
-        t[place::step] = torch.arange(place, t[place::step].numel() * 4, 4, dtype=FP32) % 251 + 3
+        codes[place :: CHUNK // PROBES] = np.arange(place, 4 * PROBES, 4) % n_probed + 0x100
+    t = torch.from_numpy(codes.astype(np.int16)).view(BF16)
     counted = load_engine("numba").count(t.to(dtype), BF16)
-    values, counts = np.unique(t.numpy(), return_counts=True)
-    assert counts.max() > 1 << 16 and CROWDED > 0
-    np.testing.assert_array_equal(counted.values, values)
+    expected, counts = np.unique(codes, return_counts=True)
+    assert counts.max() > (1 << 16 if share == 1 else 1 << 8) and CROWDED > 0
+    np.testing.assert_array_equal(counted.values.view(np.uint32) >> 16, expected)
     np.testing.assert_array_equal(counted.counts, counts)
 
 
