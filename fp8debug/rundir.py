@@ -12,8 +12,10 @@ from datetime import datetime
 from pathlib import Path, PurePath
 from typing import Any
 
+from fp8debug.config import CaptureOptions
 from fp8debug.errors import Fp8DebugError, UsageError
-from fp8debug.parts import Part, live_parts
+from fp8debug.generations import live_names, read_generation
+from fp8debug.parts import Part, parse_part
 from fp8debug.reading import known_fields, parse_json
 from fp8debug.schema import SCHEMA_VERSION
 from fp8debug.storage import LocalStorage, RunPath, Storage, run_path, storage_of
@@ -21,6 +23,8 @@ from fp8debug.storage import LocalStorage, RunPath, Storage, run_path, storage_o
 RUNS_FOLDER = "fp8debug-runs"
 MANIFEST_NAME = "run.json"
 LATEST_NAME = "latest"
+MAX_RANKS = 2**18
+"""More than any training has: a manifest that says so is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,18 @@ class RankInfo:
     """What it has made of the control file: serial and step it follows, or why it refused."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """What an entry of `segments` may hold, of which types."""
+
+    segment: int | None = None
+    started_at: str | None = None
+    first_step: int | None = None
+    command: list[str] = field(default_factory=list)
+    launch: str | None = None
+    changes: list[dict[str, Any]] = field(default_factory=list)
+
+
 class RunDir:
     """Names inside one run directory, and what is read and written there. Creating the object touches nothing."""
 
@@ -114,8 +130,18 @@ class RunDir:
         return Part(table, rank, first, first if last is None else last).name
 
     def part_names(self, table: str) -> list[str]:
-        """Names of the finished Parquet parts of `table` over all ranks, in order; superseded ones left out."""
-        return live_parts(self.storage.names(table))
+        """Names of the Parquet files of `table` that count, over all ranks, in order; superseded ones left out.
+
+        Raises:
+            Fp8DebugError: the file `CURRENT` cannot be used.
+        """
+        return live_names(self.storage, table)
+
+    def ranks_with_parts(self, table: str) -> set[int]:
+        """Ranks that have left rows of `table`, merged or not; raises Fp8DebugError as `part_names`."""
+        parts = (parse_part(name) for name in self.storage.names(table))
+        merged = read_generation(self.storage).through.get(table, {})
+        return {part.rank for part in parts if part is not None} | {int(rank) for rank in merged}
 
     def lock_name(self, rank: int) -> str:
         """What the writer of `rank` holds while it lives: nobody's hold tells a dead writer."""
@@ -215,13 +241,25 @@ def parse_manifest(path: PurePath, text: str) -> Manifest:
     try:
         values = known_fields(Manifest, raw)
         values["layers"] = _layers(raw)
+        for segment in values.get("segments", ()):
+            known_fields(_Segment, segment)
+        known_fields(CaptureOptions, values.get("options", {}))
+        _check_count("world_size", values.get("world_size", 1), 1)
         return Manifest(**values)
     except (TypeError, AttributeError) as error:
         raise Fp8DebugError(f"{path} is not a run manifest: {error}") from error
 
 
 def _rank_info(raw: dict[str, Any]) -> RankInfo:
-    return RankInfo(**(known_fields(RankInfo, raw) | {"layers": _layers(raw)}))
+    info = RankInfo(**(known_fields(RankInfo, raw) | {"layers": _layers(raw)}))
+    _check_count("world_size", info.world_size, 1)
+    _check_count("rank", info.rank, 0)
+    return info
+
+
+def _check_count(name: str, value: int, least: int) -> None:
+    if not least <= value <= MAX_RANKS:
+        raise TypeError(f"{name} is {value}, expected {least} to {MAX_RANKS:,}")
 
 
 def _layers(raw: dict[str, Any]) -> list[LayerInfo]:

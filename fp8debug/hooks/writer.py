@@ -9,27 +9,21 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from collections.abc import Callable
+from functools import partial
 
 from fp8debug.errors import Fp8DebugError
+from fp8debug.generations import read_generation
+from fp8debug.hooks.encoding import write_part
+from fp8debug.hooks.own_parts import OwnParts
+from fp8debug.hooks.superseded import make_readers_lock
 from fp8debug.hooks.tables import Batch
+from fp8debug.hooks.tiers import FAN_IN
 from fp8debug.parts import parse_part
 from fp8debug.rundir import RunDir
-from fp8debug.storage import Held, Storage
+from fp8debug.storage import Held
 
 QUEUE_LENGTH = 4
-_ROW_GROUP_ROWS = {"histograms": 1 << 20, "values": 256}
-_ENCODINGS = {
-    "histograms": {
-        "segment": "DELTA_BINARY_PACKED",
-        "rank": "DELTA_BINARY_PACKED",
-        "seq": "DELTA_BINARY_PACKED",
-        "value": "BYTE_STREAM_SPLIT",
-        "count": "DELTA_BINARY_PACKED",
-    }
-}
 
 
 class PartWriter:
@@ -42,6 +36,7 @@ class PartWriter:
         self._queue: queue.Queue[Batch | None] = queue.Queue(maxsize=QUEUE_LENGTH)
         self._thread = threading.Thread(target=self._work, name="fp8debug-writer", daemon=True)
         self._next_part: dict[str, int] = {}
+        self._own_parts = OwnParts(run_dir, rank)
         self.error: Exception | None = None
 
     def start(self) -> None:
@@ -57,6 +52,7 @@ class PartWriter:
                 f"{self._run_dir.path} is being written by another process; two runs never mix in one directory: "
                 "give another --out"
             ) from error
+        make_readers_lock(self._run_dir.storage)
         self._thread.start()
 
     def submit(self, batch: Batch) -> None:
@@ -81,14 +77,16 @@ class PartWriter:
             self._lock.release()
             self._lock = None
 
-    def write(self, batch: Batch) -> None:
-        """Encode and rename into place, on the calling thread."""
-        for name, table in batch.to_arrow().items():
+    def write(self, batch: Batch) -> list[str]:
+        """Encode and rename into place, on the calling thread; returns the tables that had rows."""
+        tables = batch.to_arrow()
+        for name, table in tables.items():
             if name not in self._next_part:
                 self._next_part[name] = self._first_part(name)
             part = self._run_dir.part_name(name, self._rank, self._next_part[name])
             write_part(table, name, self._run_dir.storage, part)
             self._next_part[name] += 1
+        return list(tables)
 
     def write_last(self, batch: Batch) -> None:
         """Queue what was collected when we fail; when it is the disk that fails, try to tell why, on this thread."""
@@ -100,32 +98,28 @@ class PartWriter:
             self.write(events)
 
     def _first_part(self, table: str) -> int:
-        """The number of the next part of a table, after those of earlier segments."""
-        parts = (parse_part(name) for name in self._run_dir.storage.names(f"{table}/rank={self._rank}"))
-        return max((part.last for part in parts if part is not None), default=-1) + 1
+        """The number of the next part of a table, after those of earlier segments, merged or not."""
+        parts = [parse_part(name) for name in self._run_dir.storage.names(f"{table}/rank={self._rank}")]
+        # Read after the listing: parts that were merged before it are in there.
+        merged = read_generation(self._run_dir.storage).last_flush(table, self._rank)
+        return max([merged, *(part.last for part in parts if part is not None)]) + 1
 
     def _work(self) -> None:
         while True:
             batch = self._queue.get()
             if batch is None:
+                self._guarded_merge(lambda: self._own_parts.merge_at_close(self._next_part))
                 return
             try:
-                self.write(batch)
+                written = self.write(batch)
             except Exception as error:  # a full disk must stop us, never the training
                 self.error = error
                 return
+            for name in written:
+                if self._next_part[name] % FAN_IN == 0:
+                    self._guarded_merge(partial(self._own_parts.merge_due, name))
 
-
-def write_part(table: pa.Table, name: str, storage: Storage, part: str) -> None:
-    """Write rows of the table `name` as the Parquet part `part`; raises OSError."""
-    encodings = _ENCODINGS.get(name)
-    with storage.writing(part) as file:
-        pq.write_table(
-            table,
-            file,
-            compression="zstd",
-            row_group_size=_ROW_GROUP_ROWS.get(name, 1 << 17),
-            use_dictionary=["counted"] if encodings else True,
-            column_encoding=encodings,
-            write_statistics=["segment", "rank", "seq"] if encodings else True,
-        )
+    def _guarded_merge(self, merge: Callable[[], None]) -> None:
+        """Nothing is lost when it fails, as on a disk that is nearly full: it is tried again some flushes later."""
+        with contextlib.suppress(Exception):
+            merge()

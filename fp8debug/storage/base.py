@@ -92,6 +92,9 @@ class Storage(Protocol):
             OSError: it is there and cannot be deleted.
         """
 
+    def leftovers(self, folder: str = "") -> list[str]:
+        """Names below `folder` of what writers began and have not finished: where nobody writes, those of dead ones."""
+
     def hold(self, name: str) -> Held:
         """Exclude other holders of `name` until released or until this process ends.
 
@@ -103,7 +106,10 @@ class Storage(Protocol):
         """
 
     def share(self, name: str) -> Held | None:
-        """Hold `name` together with others who share it, which excludes `hold`; None where that cannot be had."""
+        """Hold `name` together with others who share it, which excludes `hold`; None where that cannot be had.
+
+        A short hold of somebody else is waited for. Nothing is written: there must have been a holder before.
+        """
 
     def is_held(self, name: str) -> bool | None:
         """Whether somebody alive holds `name`; None where that cannot be told, as when nobody ever held it."""

@@ -6,6 +6,9 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +17,9 @@ from typing import IO
 from fp8debug.reading import read_bytes
 from fp8debug.storage.address import ObjectPath
 from fp8debug.storage.base import Held, Stamp
+
+_SHARE_TRIES, _SHARE_PAUSE_S = 200, 0.01
+_TEMPORARY = re.compile(r"\..+\.tmp\d+(-\d+)?")
 
 
 class LocalStorage:
@@ -40,7 +46,7 @@ class LocalStorage:
         """Files directly below the root, sorted."""
         try:
             with os.scandir(self.root) as entries:
-                return sorted(entry.name for entry in entries if entry.is_file())
+                return sorted(entry.name for entry in entries if _is_file(entry))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -105,15 +111,23 @@ class LocalStorage:
         """Delete a file; raises OSError when it is there and stays."""
         (self.root / name).unlink(missing_ok=True)
 
+    def leftovers(self, folder: str = "") -> list[str]:
+        """The temporary files of `writing` and `create`, those of live processes included."""
+        return [name for name in self.names(folder) if _TEMPORARY.fullmatch(name.rpartition("/")[2])]
+
     def hold(self, name: str) -> Held:
         """Lock the file `name`, which is made; raises BlockingIOError when it is locked."""
         return _lock(self.root / name, "ab", fcntl.LOCK_EX)
 
     def share(self, name: str) -> Held | None:
-        """Lock the file `name` for reading, if it is there or can be made."""
-        for mode in ("rb", "ab"):
-            with contextlib.suppress(OSError):
-                return _lock(self.root / name, mode, fcntl.LOCK_SH)
+        """Lock the file `name` for reading, if it is there: reading a run writes nothing, its times included."""
+        for _ in range(_SHARE_TRIES):
+            try:
+                return _lock(self.root / name, "rb", fcntl.LOCK_SH)
+            except BlockingIOError:
+                time.sleep(_SHARE_PAUSE_S)
+            except OSError:
+                return None
         return None
 
     def is_held(self, name: str) -> bool | None:
@@ -142,6 +156,13 @@ def _below(folder: str, prefix: str) -> Iterator[str]:
                     yield prefix + entry.name
     except OSError:  # not there, or gone meanwhile
         return
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # links in a circle
+        return False
 
 
 def _opens_at_once(entry: os.DirEntry[str]) -> bool:
@@ -179,4 +200,4 @@ def _lock(path: Path, mode: str, kind: int) -> Held:
 
 def _beside(target: Path) -> Path:
     """A name in the same folder that no reader takes for a file of the run."""
-    return target.with_name(f".{target.name}.tmp{os.getpid()}")
+    return target.with_name(f".{target.name}.tmp{os.getpid()}-{threading.get_ident()}")

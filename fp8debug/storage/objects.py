@@ -143,6 +143,10 @@ class ObjectStorage:
         with _os_errors(), contextlib.suppress(FileNotFoundError):
             self.file_system.rm_file(self.address(name))
 
+    def leftovers(self, folder: str = "") -> list[str]:
+        """None: what was not sent whole is not there."""
+        return []
+
     def hold(self, name: str) -> Held:
         """Write a small object with a heartbeat; raises BlockingIOError while that of another one goes on."""
         return take(self, name)

@@ -92,7 +92,12 @@ def test_parts_are_numbered_and_read_back(run_dir: RunDir) -> None:
     parts.close()
     assert parts.error is None
     names = sorted(p.relative_to(run_dir.path).as_posix() for p in run_dir.folder.rglob("*") if p.is_file())
-    assert names == ["events/rank=3/part-000000.parquet", "events/rank=3/part-000001.parquet", "rank=3.lock"]
+    assert names == [
+        ".readers",
+        "events/rank=3/part-000000.parquet",
+        "events/rank=3/part-000001.parquet",
+        "rank=3.lock",
+    ]
     assert [pq.ParquetFile(p).read()["message"].to_pylist() for p in run_dir.parts("events")] == [
         ["event 0", "event 1"],
         ["event 2"],

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import duckdb
 
 from fp8debug.analysis.liveness import liveness
-from fp8debug.rundir import Manifest, RankInfo, RunDir
+from fp8debug.rundir import MAX_RANKS, Manifest, RankInfo, RunDir
 
 _LAST_STEPS = """
 select rank, max(step)
 from (select rank, step from stored.tensors union all select rank, step from stored.steps)
+where rank between 0 and $last
 group by rank
 order by rank
 """
@@ -48,11 +49,11 @@ def presence(
     con: duckdb.DuckDBPyConnection, run: RunDir, manifest: Manifest, ranks: Sequence[RankInfo]
 ) -> Presence | None:
     """Look at what each rank left; None for a run of one rank. Needs the stored views, not narrowed."""
-    with_files = {name.split("/")[1] for table in ("tensors", "steps") for name in run.part_names(table)}
+    with_files = run.ranks_with_parts("tensors") | run.ranks_with_parts("steps")
     n_ranks = max([manifest.world_size, *(info.world_size for info in ranks)])
     if n_ranks == 1 and len(with_files) <= 1:
         return None
-    last = dict(con.execute(_LAST_STEPS).fetchall())
+    last = dict(con.execute(_LAST_STEPS, {"last": MAX_RANKS - 1}).fetchall())
     said = {info.rank: info for info in ranks}
     is_running = liveness(run, manifest).status == "running"
     n_ranks = max([n_ranks, *(rank + 1 for rank in last)])

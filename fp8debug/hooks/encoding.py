@@ -1,0 +1,73 @@
+"""How rows of a table lie in a Parquet file, whether they come from a flush or from parts that are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fp8debug.hooks.tables import ARROW_SCHEMAS
+from fp8debug.storage import Storage
+
+_ROW_GROUP_ROWS = {"histograms": 1 << 20, "values": 256}
+_ENCODINGS = {
+    "histograms": {
+        "segment": "DELTA_BINARY_PACKED",
+        "rank": "DELTA_BINARY_PACKED",
+        "seq": "DELTA_BINARY_PACKED",
+        "value": "BYTE_STREAM_SPLIT",
+        "count": "DELTA_BINARY_PACKED",
+    }
+}
+
+
+def row_group_rows(name: str) -> int:
+    """Most rows of the table `name` in one row group."""
+    return _ROW_GROUP_ROWS.get(name, 1 << 17)
+
+
+def write_part(table: pa.Table, name: str, storage: Storage, part: str) -> None:
+    """Write rows of the table `name` as the Parquet part `part`; raises OSError."""
+    with storage.writing(part) as file:
+        pq.write_table(table, file, row_group_size=row_group_rows(name), **_options(name))
+
+
+def write_batches(batches: Iterable[pa.RecordBatch], name: str, storage: Storage, part: str) -> int:
+    """Write rows of the table `name` as they come, with one row group in memory; returns how many.
+
+    Raises:
+        OSError: it cannot be written; and what `batches` raises: then there is no such file.
+    """
+    schema, group_rows = ARROW_SCHEMAS[name], row_group_rows(name)
+    waiting: list[pa.RecordBatch] = []
+    n_waiting = n_written = 0
+    with storage.writing(part) as file, pq.ParquetWriter(file, schema, **_options(name)) as writer:
+
+        def write() -> None:
+            writer.write_table(pa.Table.from_batches(waiting, schema), row_group_size=group_rows)
+            waiting.clear()
+
+        for batch in batches:
+            while n_waiting + batch.num_rows >= group_rows:
+                taken = group_rows - n_waiting
+                waiting.append(batch.slice(0, taken))
+                write()
+                batch, n_waiting, n_written = batch.slice(taken), 0, n_written + group_rows
+            if batch.num_rows:
+                waiting.append(batch)
+                n_waiting += batch.num_rows
+        if waiting or not n_written:
+            write()
+    return n_written + n_waiting
+
+
+def _options(name: str) -> dict[str, Any]:
+    encodings = _ENCODINGS.get(name)
+    return {
+        "compression": "zstd",
+        "use_dictionary": ["counted"] if encodings else True,
+        "column_encoding": encodings,
+        "write_statistics": ["segment", "rank", "seq"] if encodings else True,
+    }
