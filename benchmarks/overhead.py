@@ -37,10 +37,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TextIO
 
 HISTOGRAMS = "histograms every step, numba"
 FIVE_RECIPES = ("current", "delayed", "mxfp8", "block", "nvfp4")
@@ -162,11 +163,23 @@ def hook_saving(model: Any, folder: str) -> None:
             module.register_forward_hook(hook_of(name))
 
 
+class Watcher(Protocol):
+    """What a tool does around the steps of a training."""
+
+    def begin_step(self, number: int) -> None:
+        """Before the forward."""
+
+    def end_step(self, loss: Any) -> None:
+        """After the optimizer."""
+
+    def close(self) -> None:
+        """After the last step."""
+
+
 def worker(name: str, folder: str) -> None:
-    """Train in step with the controller: a line in, a step done, its CPU seconds and loss out."""
+    """Be the process of one variant."""
     import torch
-    import torch.nn.functional as F
-    from gpt import BATCH, GPT, SEQUENCE, VOCABULARY
+    from gpt import GPT
 
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
@@ -180,30 +193,59 @@ def worker(name: str, folder: str) -> None:
         hook_floor(model)
     if name == NAIVE:
         hook_saving(model, folder)
+    train_in_step(model, optimizer)
+    if variant is not None:
+        variant.close()
+
+
+def train_in_step(model: Any, optimizer: Any, watcher: Watcher | None = None, out: TextIO = sys.stdout) -> None:
+    """Train in step with the controller: a line in, a step done, its CPU seconds and loss on `out`."""
+    import torch
+    import torch.nn.functional as F
+    from gpt import BATCH, SEQUENCE, VOCABULARY
+
     generator = torch.Generator().manual_seed(1)
-    print("ready", flush=True)
-    for _ in sys.stdin:
+    print("ready", flush=True, file=out)
+    for number, _ in enumerate(sys.stdin):
         ids = torch.randint(0, VOCABULARY, (2, BATCH, SEQUENCE), generator=generator)
-        begin, wall = time.process_time(), time.perf_counter()
+        begin, wall = cpu_seconds(), time.perf_counter()
+        if watcher is not None:
+            watcher.begin_step(number)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = F.cross_entropy(model(ids[0]).flatten(0, 1).float(), ids[1].flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if watcher is not None:
+            watcher.end_step(loss)
         wall = time.perf_counter() - wall
         time.sleep(SETTLE_S)
-        print(json.dumps({"cpu": time.process_time() - begin, "wall": wall, "loss": loss.item()}), flush=True)
-    if variant is not None:
-        variant.close()
+        print(json.dumps({"cpu": cpu_seconds() - begin, "wall": wall, "loss": loss.item()}), flush=True, file=out)
 
 
-def measure(names: list[str], steps: int, folder: Path) -> dict[str, list[dict[str, float]]]:
-    """Run all variants side by side; returns one record a measured step."""
+def cpu_seconds() -> float:
+    """CPU time of this process and of those that it has started."""
+    import psutil
+
+    def spent(process: Any) -> float:
+        try:
+            times = process.cpu_times()
+        except psutil.Error:  # it has ended meanwhile
+            return 0.0
+        return float(times.user + times.system)
+
+    return time.process_time() + sum(map(spent, psutil.Process().children(recursive=True)))
+
+
+def measure(
+    names: list[str], steps: int, folder: Path, script: str = __file__, pythons: Mapping[str, str] | None = None
+) -> dict[str, list[dict[str, float]]]:
+    """Run all variants side by side, each by its interpreter; returns one record a measured step."""
     workers = {}
     for name in names:
         place = folder / name.replace(" ", "_").replace(",", "")
         place.mkdir()
-        command = [sys.executable, __file__, "--worker", name, str(place)]
+        command = [(pythons or {}).get(name, sys.executable), script, "--worker", name, str(place)]
         workers[name] = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | ENVIRONMENT
         )
