@@ -17,6 +17,7 @@ from fp8debug.errors import UsageError
 from fp8debug.hooks.ranks import Launch
 from fp8debug.hooks.recorder import Recorder
 from fp8debug.hooks.roster import Roster
+from fp8debug.parts import parse_part
 from fp8debug.rundir import LayerInfo, Manifest, RunDir
 from fp8debug.settings import LAUNCH_VARIABLE
 
@@ -162,8 +163,9 @@ def _count(optimizer: torch.optim.Optimizer) -> int | None:
 def last_step(run_dir: RunDir, before: int) -> int | None:
     """The last finished step of any rank in the segments before the segment `before`."""
     by_rank: dict[str, list[str]] = {}
-    for part in run_dir.part_names("steps"):
-        by_rank.setdefault(part.rpartition("/")[0], []).append(part)
+    for name in run_dir.part_names("steps"):
+        part = parse_part(name)  # a merged file is of several ranks, each with a last step of its own
+        by_rank.setdefault(name if part is None else str(part.rank), []).append(name)
     return max(
         (step for parts in by_rank.values() if (step := _last_step(run_dir, parts, before)) is not None), default=None
     )
