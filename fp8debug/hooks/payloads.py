@@ -143,6 +143,8 @@ def as_float8(payload: Payload) -> torch.Tensor | None:
 
 def decoded(held: torch.Tensor, fmt: Format) -> torch.Tensor:
     """Values of codes, float32 of the same shape, exact; NaN for codes with more bits than the format."""
+    if held.dtype is torch.uint8 and fmt.name in FP8:
+        held = held.view(FP8[fmt.name])
     if held.dtype is not torch.uint8:
         return held.to(torch.float32)
     table = torch.full((256,), torch.nan)  # an index out of bounds would be the end of an accelerator's context

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from fp8debug.hooks.measure import Health, UnsupportedDtype
+from fp8debug.hooks.measure.codes import route
 from fp8debug.hooks.measure.device import DeviceCounter, Reading, is_on_accelerator, tally, torch_kernels
 from fp8debug.hooks.measure.device.landing import Landing
 
@@ -60,6 +61,14 @@ def test_of_very_many_rows_only_the_first_is_known(monkeypatch: pytest.MonkeyPat
     assert DeviceCounter().health(t[:2], torch.float32).reading().nonfinite_rows == (0, None)
 
 
+def test_inference_mode_leaves_nothing_behind_that_only_it_may_change() -> None:
+    counter, t = DeviceCounter(), torch.tensor([1.0, -2.0])
+    with torch.inference_mode():
+        inside = counter.count(t * 2, torch.float32).reading()
+    outside = counter.count(t * 2, torch.float32).reading()
+    assert (inside.health.amax, outside.health) == (4.0, inside.health)
+
+
 def test_what_is_on_the_host_stays_there_and_what_is_no_number_is_refused_at_once() -> None:
     assert not is_on_accelerator(torch.ones(2))
     with pytest.raises(UnsupportedDtype, match=r"torch.int32 cannot be measured"):
@@ -68,7 +77,7 @@ def test_what_is_on_the_host_stays_there_and_what_is_no_number_is_refused_at_onc
 
 def test_memory_is_that_of_the_counters_and_a_byte_a_row() -> None:
     t = torch.ones(10, 4, dtype=torch.bfloat16)
-    way = tally.codes.route(t.dtype, t.dtype)
+    way = route(t.dtype, t.dtype)
     counted, looked_at = tally.new_tally(t, way, counts=True), tally.new_tally(t, way, counts=False)
     assert counted.numbers.untyped_storage().nbytes() == 65536 * 8 + 16 * 8 + 10
     assert looked_at.numbers.untyped_storage().nbytes() == 16 * 8 + 10

@@ -48,15 +48,10 @@ class DeviceCounter:
             self._kernels[device] = self._given or _best_kernels(device)
         return self._kernels[device]
 
-    def close(self) -> None:
-        """End the threads when they have read what is under way."""
-        for landing in self._landings.values():
-            landing.close()
-        self._landings.clear()
-
     def _measure(self, t: torch.Tensor, gemm_dtype: torch.dtype, *, counted: bool) -> Arriving:
         way = codes.route(t.dtype, gemm_dtype)
-        with torch.no_grad(), _on(t.device):
+        # What is made in inference mode could not be changed outside of it, and pinned memory is used again.
+        with torch.inference_mode(False), torch.no_grad(), _on(t.device):
             kernels = self.kernels_of(t.device) if t.dtype is not torch.float64 else TorchKernels()
             tally = new_tally(t, way, counts=counted)
             first = 0

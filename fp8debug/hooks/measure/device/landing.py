@@ -21,7 +21,6 @@ import numpy.typing as npt
 import torch
 
 from fp8debug.hooks.measure.device.tally import Reading
-from fp8debug.hooks.measure.layout import as_array
 
 LIMIT_BYTES = 32 << 20
 _TYPICAL_BYTES = 10_000 * 12
@@ -75,10 +74,6 @@ class Landing:
             raise
         return Arriving(future, min(_TYPICAL_BYTES, n_bytes))
 
-    def close(self) -> None:
-        """End the thread when it has read what is under way."""
-        self._reader.shutdown(wait=False)
-
     def _copy(self, numbers: torch.Tensor, host: torch.Tensor) -> Any:
         """Returns the event of the copy's end; None where it has ended."""
         if self._side is None:
@@ -94,7 +89,7 @@ class Landing:
         try:
             if arrived is not None:
                 arrived.synchronize()
-            return read(as_array(host))
+            return read(host.numpy())
         finally:
             self._let_go(numbers.nbytes, host)
 
