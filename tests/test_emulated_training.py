@@ -1,4 +1,4 @@
-"""The benchmark's claims about emulated training, with a smaller GPT: two layers of width 64, 300 steps."""
+"""The benchmark's claims about emulated training, with a smaller GPT: two layers of width 64, 200 steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def final_loss(emulated_training: ModuleType, train_gpt: ModuleType) -> FinalLos
     def train(name: str, seed: int) -> float:
         if (name, seed) not in known:
             variant = emulated_training.VARIANTS[name]
-            options = {"steps": 300, "seed": seed, **SIZE}
+            options = {"steps": 200, "seed": seed, **SIZE}
             known[name, seed] = emulated_training.train(train_gpt, variant.recipe, variant.only, **options)
         return known[name, seed]
 
