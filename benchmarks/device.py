@@ -172,7 +172,7 @@ def speeds(
 def measure(device: torch.device, n: int, repeats: int) -> tuple[list[Line], list[str]]:
     """All lines, and what is wrong."""
     lines, wrong = [], []
-    best = DeviceCounter().kernels_of(device)
+    best = DeviceCounter(note=print).kernels_of(device)
     ways: list[Kernels] = [best] if isinstance(best, TorchKernels) else [best, TorchKernels()]
     for kernels in ways:
         counter = DeviceCounter(kernels)

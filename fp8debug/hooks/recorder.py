@@ -67,7 +67,7 @@ class Recorder:
         detail: Sequence[str] = (),
     ) -> None:
         self._engine = engine
-        self._device = DeviceCounter()
+        self._device = DeviceCounter(note=lambda message: self.event("slow_counting", message, step=None))
         self._rows = RowMaker(engine, recipes, rolls, segment, rank, detail)
         self._has_details = bool(detail)
         self._segment = segment

@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from fp8debug.formats import E4M3
 from fp8debug.hooks import recorder as recorder_module
-from fp8debug.hooks.measure.device import Arriving, Reading
+from fp8debug.hooks.measure.device import Arriving, DeviceCounter, Reading
+from fp8debug.hooks.measure.device.torch_kernels import TorchKernels
 from fp8debug.hooks.measure.loading import load_engine
 from fp8debug.hooks.observed import Observed, Payload
 from fp8debug.hooks.recorder import Recorder
@@ -55,6 +56,7 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return reading(self)
 
     monkeypatch.setattr(recorder_module, "is_on_accelerator", lambda t: True)
+    monkeypatch.setattr(recorder_module, "DeviceCounter", lambda note: DeviceCounter(TorchKernels(), note))
     monkeypatch.setattr(Arriving, "reading", noted)
     return waited
 

@@ -69,6 +69,16 @@ def test_inference_mode_leaves_nothing_behind_that_only_it_may_change() -> None:
     assert (inside.health.amax, outside.health) == (4.0, inside.health)
 
 
+def test_where_triton_does_not_run_torch_counts_and_it_is_said() -> None:
+    said: list[str] = []
+    counter = DeviceCounter(note=said.append)
+    assert counter.count(torch.ones(3), torch.bfloat16).reading().health.n == 3
+    assert counter.health(torch.ones(3), torch.bfloat16).reading().health.amax == 1
+    assert counter.kernels_of(torch.device("cpu")).name == "torch"
+    (message,) = said
+    assert message.startswith("Triton does not run on cpu: torch's operations count there, slower (")
+
+
 def test_what_is_on_the_host_stays_there_and_what_is_no_number_is_refused_at_once() -> None:
     assert not is_on_accelerator(torch.ones(2))
     with pytest.raises(UnsupportedDtype, match=r"torch.int32 cannot be measured"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -13,6 +13,7 @@ from fp8debug.hooks.measure.device.kernels import Kernels
 from fp8debug.hooks.measure.device.landing import Arriving, Landing
 from fp8debug.hooks.measure.device.tally import new_tally, read
 from fp8debug.hooks.measure.device.torch_kernels import TorchKernels
+from fp8debug.hooks.say import error_text
 
 DEVICES = ("cuda", "xpu")
 """Types of device with streams, events and pinned memory; ROCm's is called cuda too."""
@@ -26,8 +27,10 @@ def is_on_accelerator(t: torch.Tensor) -> bool:
 class DeviceCounter:
     """Measures where the tensor is; nothing waits for the device, and nothing of the tensor is kept."""
 
-    def __init__(self, kernels: Kernels | None = None) -> None:
+    def __init__(self, kernels: Kernels | None = None, note: Callable[[str], None] = lambda message: None) -> None:
+        """Measure with `kernels`, by default the best ones of each device; `note` is told where those do not run."""
         self._given = kernels
+        self._note = note
         self._kernels: dict[torch.device, Kernels] = {}
         self._landings: dict[torch.device, Landing] = {}
 
@@ -45,7 +48,7 @@ class DeviceCounter:
     def kernels_of(self, device: torch.device) -> Kernels:
         """What measures on a device: Triton's kernels where Triton is installed and runs, else torch's operations."""
         if device not in self._kernels:
-            self._kernels[device] = self._given or _best_kernels(device)
+            self._kernels[device] = self._given or self._best_kernels(device)
         return self._kernels[device]
 
     def _measure(self, t: torch.Tensor, gemm_dtype: torch.dtype, *, counted: bool) -> Arriving:
@@ -64,6 +67,17 @@ class DeviceCounter:
             tally.finish()
             return self._landing_of(t.device).send(tally.numbers, partial(read, tally, counted=counted))
 
+    def _best_kernels(self, device: torch.device) -> Kernels:
+        try:
+            from fp8debug.hooks.measure.device.triton_kernels import TritonKernels
+
+            kernels = TritonKernels()
+            kernels.warm_up(device)
+        except Exception as error:  # not installed, no compiler, a device that Triton does not know
+            self._note(f"Triton does not run on {device}: torch's operations count there, slower ({error_text(error)})")
+            return TorchKernels()
+        return kernels
+
     def _landing_of(self, device: torch.device) -> Landing:
         if device not in self._landings:
             self._landings[device] = Landing(device)
@@ -76,16 +90,3 @@ def _on(device: torch.device) -> AbstractContextManager[object]:
         return nullcontext()
     there: AbstractContextManager[object] = torch.get_device_module(device).device(device)
     return there
-
-
-def _best_kernels(device: torch.device) -> Kernels:
-    if device.type in DEVICES and importlib.util.find_spec("triton") is not None:
-        try:
-            from fp8debug.hooks.measure.device.triton_kernels import TritonKernels
-
-            kernels = TritonKernels()
-            kernels.warm_up(device)
-        except Exception:  # no compiler, a GPU or an installation that Triton does not know: slower, but as right
-            return TorchKernels()
-        return kernels
-    return TorchKernels()
