@@ -6,12 +6,13 @@ way through a query. A part that cannot be read, or is not ours, is set aside wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import duckdb
 
+from fp8debug.errors import Fp8DebugError
 from fp8debug.rundir import RunDir
 from fp8debug.schema import TABLES, Table
 
@@ -62,21 +63,38 @@ def duckdb_type(word: str) -> str:
     return _DUCKDB_TYPES[word]
 
 
-def create_stored_views(con: duckdb.DuckDBPyConnection, run: RunDir) -> tuple[list[BadFile], int]:
+def create_stored_views(con: duckdb.DuckDBPyConnection, run: RunDir) -> tuple[list[BadFile], dict[str, list[GoodPart]]]:
     """Create `stored.<table>` for every table of the schema.
 
     Returns:
-        The parts that were left out, and the number of parts that are read.
+        The parts that were left out, and by table those that are read.
     """
     con.execute("create schema stored")
     bad: list[BadFile] = []
-    n_read = 0
+    read: dict[str, list[GoodPart]] = {}
     for table in TABLES.values():
-        good, rejected = sort_out(con, table, [run.storage.address(name) for name in run.part_names(table.name)])
-        con.execute(f"create view stored.{quote_name(table.name)} as {stored_select(table, good)}")
+        good, rejected = _create_stored_view(con, run, table)
         bad += rejected
-        n_read += len(good)
-    return bad, n_read
+        read[table.name] = good
+    return bad, read
+
+
+def _create_stored_view(
+    con: duckdb.DuckDBPyConnection, run: RunDir, table: Table
+) -> tuple[list[GoodPart], list[BadFile]]:
+    """List and bind; once more where a file has gone between the two, since the parts were merged."""
+    for may_change in (True, False):
+        names = run.part_names(table.name)
+        good, bad = sort_out(con, table, [run.storage.address(name) for name in names])
+        if bad and may_change and run.part_names(table.name) != names:
+            continue
+        try:
+            con.execute(f"create view stored.{quote_name(table.name)} as {stored_select(table, good)}")
+            break
+        except duckdb.IOException:
+            if not may_change:
+                raise
+    return good, bad
 
 
 def sort_out(
@@ -123,10 +141,13 @@ def _read_signatures(con: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> It
 
 def _compare_columns(con: duckdb.DuckDBPyConnection, table: Table, path: str) -> str | frozenset[str]:
     """Why the file is not a part of `table`, or the columns that it is too old to have."""
-    rows = con.execute(
-        "select column_name, column_type from (describe from read_parquet($file, hive_partitioning = false))",
-        {"file": escape_glob(path)},
-    ).fetchall()
+    try:
+        rows = con.execute(
+            "select column_name, column_type from (describe from read_parquet($file, hive_partitioning = false))",
+            {"file": escape_glob(path)},
+        ).fetchall()
+    except duckdb.Error as error:
+        return f"not a readable Parquet file ({_first_line(error)})"
     got = dict(rows)
     expected = {column.name: duckdb_type(column.type) for column in table.columns}
     absent = frozenset(column.name for column in table.columns if column.name not in got and column.since > 1)
@@ -176,6 +197,25 @@ def quote_name(name: str) -> str:
 def quote_text(text: str) -> str:
     """An SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def explained(error: duckdb.Error, paths: Iterable[str]) -> Exception:
+    """What to raise instead of an error of DuckDB: one for a person where a file or the memory is the cause.
+
+    Opening a run reads what the parts say of themselves; only a query that needs them finds that rows are damaged.
+    """
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return Fp8DebugError(f"not enough memory: {_first_line(error)}")
+    with duckdb.connect() as con:
+        for path in paths:
+            try:
+                con.execute(f"select bit_xor(hash(columns(*))) from read_parquet({quote_text(escape_glob(path))})")
+            except duckdb.Error as damage:
+                return Fp8DebugError(
+                    f"{path} is damaged: its rows cannot be read ({_first_line(damage)}); move it out of the run "
+                    "directory to go on without it"
+                )
+    return error
 
 
 def _first_line(error: Exception) -> str:

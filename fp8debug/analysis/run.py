@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import duckdb
 
 from fp8debug.analysis import thresholds as rule_thresholds
+from fp8debug.analysis.engine import DuckDBEngine, Engine, Source, engine_of, reduce_into
+from fp8debug.analysis.engine.reduction import reduction
+from fp8debug.analysis.engine.tables import FILLED_BY, given_of
 from fp8debug.analysis.merge.layers import RankedLayer, merged_layers
 from fp8debug.analysis.merge.presence import Presence, presence
-from fp8debug.analysis.parts import BadFile, create_stored_views, quote_name
+from fp8debug.analysis.parts import BadFile, GoodPart, create_stored_views, explained, quote_name
 from fp8debug.analysis.scope import Scope, restrict
 from fp8debug.analysis.views import Views
+from fp8debug.generations import READERS_LOCK
 from fp8debug.rundir import Manifest, RunDir
-from fp8debug.storage import RunPath, resolved
+from fp8debug.storage import Held, RunPath, resolved
 
 
 class Run:
@@ -41,19 +46,30 @@ class Run:
         manifest: Manifest,
         problems: list[BadFile],
         thresholds: dict[str, float],
-        is_empty: bool,
+        parts: Mapping[str, Sequence[GoodPart]],
         layers: tuple[RankedLayer, ...] = (),
         presence: Presence | None = None,
+        engine: Engine | None = None,
+        config: Mapping[str, Any] | None = None,
+        owns_engine: bool = False,
+        readers: Held | None = None,
     ) -> None:
         self._con = con
-        self._views = _views(con, manifest) if presence is not None and presence.are_several else Views(con)
+        self._readers = readers
+        self._engine = engine or DuckDBEngine()
+        self._owns_engine = owns_engine
+        self._source = Source(self.prepare, parts, config or {})
+        fill = {table: partial(self._fill, table) for table in FILLED_BY}
+        are_several = presence is not None and presence.are_several
+        self._views = _views_of_ranks(con, manifest, fill) if are_several else Views(con, fill=fill)
+        self._paths = _paths(parts)
         self.layers = layers
         self.presence = presence
         self.path = path
         self.manifest = manifest
         self.problems = problems
         self.thresholds = thresholds
-        self.is_empty = is_empty
+        self.is_empty = not any(parts.values())
 
     @property
     def con(self) -> duckdb.DuckDBPyConnection:
@@ -88,9 +104,26 @@ class Run:
         """A view by name."""
         return self.sql(f"from {quote_name(name)}")
 
+    def reduce(self, name: str, given: str, into: str) -> None:
+        """Insert what the reduction called `name` says of the rows of the query `given` into the table `into`.
+
+        It is computed by the engine that the run was opened with.
+
+        Raises:
+            Fp8DebugError: the engine cannot compute it.
+        """
+        reduce_into(into, reduction(name), given, self._engine, self._source)
+
+    def _fill(self, table: str, _: duckdb.DuckDBPyConnection) -> None:
+        self.reduce(FILLED_BY[table], given_of(table), table)
+
     def close(self) -> None:
-        """Close the connection; relations made from it end with it."""
+        """Close the connection; relations made from it end with it. An engine that was named by its text ends too."""
         self._con.close()
+        if self._owns_engine:
+            self._engine.close()
+        if self._readers is not None:
+            self._readers.release()
 
     def __enter__(self) -> Run:
         return self
@@ -99,6 +132,10 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if isinstance(error, duckdb.Error):
+            told = explained(error, self._paths)
+            if told is not error:
+                raise told from error
 
 
 def open_run(
@@ -108,6 +145,7 @@ def open_run(
     memory_limit: str | None = None,
     threads: int | None = None,
     scope: Scope | None = None,
+    engine: Engine | str | None = None,
 ) -> Run:
     """Open a run directory, finished or still being written.
 
@@ -117,22 +155,30 @@ def open_run(
         memory_limit: for DuckDB, such as `2GB`; its default is 80 % of the machine.
         threads: for DuckDB; its default is one a core.
         scope: look at these steps, layers and recipes only.
+        engine: what computes the heavy part: `duckdb` in this process (the default), `ray` on a cluster of this
+            machine's cores, `ray:ADDRESS` on a cluster that is there, or an engine, which the caller closes.
 
     Raises:
         Fp8DebugError: no such run, an unreadable manifest, or a run of a newer schema.
-        UsageError: an unknown threshold, or a scope that this run has nothing of.
+        UsageError: an unknown threshold, a scope that this run has nothing of, an unknown engine, or one that is not
+            to be had.
     """
     numbers = rule_thresholds.resolve(thresholds)
     run_dir = RunDir(resolved(path))
     manifest = run_dir.read_manifest()
-    con = duckdb.connect(config=_config(memory_limit, threads))
+    config = _config(memory_limit, threads)
+    chosen = engine_of(engine) if isinstance(engine, str) else engine
+    con = duckdb.connect(config=config)
+    # Shared before files are listed: none of them is deleted, by who merges parts, until it is given back.
+    readers = run_dir.storage.share(READERS_LOCK)
+    parts: dict[str, list[GoodPart]] = {}
     try:
         # Views stand on views: without the cache each of them reads the same footers again.
         con.execute("set parquet_metadata_cache = true")
-        problems, n_parts = create_stored_views(con, run_dir)
+        problems, parts = create_stored_views(con, run_dir)
         ranks = run_dir.read_ranks()
         found = presence(con, run_dir, manifest, ranks)
-        if scope is not None and n_parts:
+        if scope is not None and any(parts.values()):
             restrict(con, scope, manifest)
         if found is not None:  # histories need all steps, whatever the scope
             con.execute("create view if not exists stored.all_tensors as from stored.tensors")
@@ -142,17 +188,32 @@ def open_run(
         con.execute(f"set variable is_inference = {bool(manifest.options.get('inference'))}")
         con.execute(f"set variable is_part = {scope is not None}")
         con.execute("set variable emulates = $recipe::varchar", {"recipe": manifest.options.get("emulate")})
-    except BaseException:
+    except BaseException as error:
         con.close()
+        if readers is not None:
+            readers.release()
+        if chosen is not None and isinstance(engine, str):
+            chosen.close()
+        if isinstance(error, duckdb.Error):
+            raise explained(error, _paths(parts)) from error
         raise
-    return Run(con, run_dir.path, manifest, problems, numbers, n_parts == 0, layers, found)
+    return Run(
+        con, run_dir.path, manifest, problems, numbers, parts, layers, found, chosen, config, isinstance(engine, str),
+        readers,
+    )  # fmt: skip
 
 
-def _views(con: duckdb.DuckDBPyConnection, manifest: Manifest) -> Views:
+def _paths(parts: Mapping[str, Sequence[GoodPart]]) -> list[str]:
+    return [part.path for of_table in parts.values() for part in of_table]
+
+
+def _views_of_ranks(
+    con: duckdb.DuckDBPyConnection, manifest: Manifest, fill: Mapping[str, Callable[[duckdb.DuckDBPyConnection], None]]
+) -> Views:
     """Those of a run of several ranks."""
     from fp8debug.analysis.merge.views import filled_tables, views_of_ranks
 
-    return Views(con, views_of_ranks(), filled_tables(manifest))
+    return Views(con, views_of_ranks(), {**fill, **filled_tables(manifest)})
 
 
 def _config(memory_limit: str | None, threads: int | None) -> dict[str, str | bool | int | float | list[str]]:

@@ -21,15 +21,6 @@ with codes as (
     from records
     where is_payload(dtype) and coalesce(row_class, 'all') = 'all'
 ),
-counted as (
-    select
-        h.segment, h.rank, h.seq,
-        coalesce(sum(h.count) filter (abs(h.value) >= fmt_max(c.fmt)), 0) as n_largest,
-        coalesce(sum(h.count) filter (h.value <> 0 and abs(h.value) < fmt_min_normal(c.fmt)), 0) as n_subnormal
-    from stored.histograms as h
-    join codes as c using (segment, rank, seq)
-    group by h.segment, h.rank, h.seq
-),
 scaled as (
     select segment, rank, seq, recipe, scale, scale_inv
     from stored.scales
@@ -43,6 +34,6 @@ select
     ratio(k.n_largest + c.n_posinf + c.n_neginf, c.n) as saturated, ratio(k.n_subnormal, c.n) as subnormal,
     ratio(c.n_zero, c.n) as zero, c.n_nan, c.checksum
 from codes as c
-left join counted as k using (segment, rank, seq)
+left join payload_counts as k using (segment, rank, seq)
 left join scaled as s using (segment, rank, seq)
 left join stored.blocks as b using (segment, rank, seq);

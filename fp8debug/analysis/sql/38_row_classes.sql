@@ -26,22 +26,6 @@ create or replace view row_classes as
 with classes as (
     select * from records where row_class in ('valid', 'padding')
 ),
-weighted as (
-    select
-        h.segment, h.rank, h.seq, h.value::double as x, h.count as c,
-        sum(x * c) over record / sum(c) over record as mean
-    from stored.histograms as h
-    semi join classes using (segment, rank, seq)
-    where h.counted = 'high'
-    window record as (partition by h.segment, h.rank, h.seq)
-),
-moments as (
-    select
-        segment, rank, seq, any_value(mean) as mean,
-        ratio(sum(c) * sum(power(x - mean, 4) * c), power(sum(power(x - mean, 2) * c), 2)) as kurtosis
-    from weighted
-    group by segment, rank, seq
-),
 measured as (
     select
         c.segment, c.step, c.microbatch, c.call, c.pass, c.rank, c.layer, c.tensor, c.row_class, c.n, c.amax,
@@ -52,7 +36,7 @@ measured as (
         ratio(e.n_underflow, e.n_nonzero) as underflow, ratio(e.n_overflow, e.n) as overflow
     from classes as c
     join stored.errors as e using (segment, rank, seq)
-    left join moments as m using (segment, rank, seq)
+    left join row_class_moments as m using (segment, rank, seq)
 ),
 side_by_side as (
     select

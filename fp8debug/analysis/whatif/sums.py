@@ -22,6 +22,9 @@ _TYPES = {"record": "int", "recipe": "varchar", "fmt": "varchar", "scale": "floa
     name: "double" if "sum_" in name else "bigint" for name in SUMS
 }
 _TABLE = f"create or replace temp table whatif_sums ({', '.join(f'{name} {kind}' for name, kind in _TYPES.items())})"
+_SCALED = f"""
+create or replace temp table whatif_scaled (id int, {", ".join(f"{name} {_TYPES[name]}" for name in SUMS)})
+"""
 _SCALES = """
 create or replace temp table whatif_scales as
 with given as (
@@ -29,15 +32,15 @@ with given as (
         unnest($records::int[]) as record, unnest($recipes::varchar[]) as recipe, unnest($fmts::varchar[]) as fmt,
         unnest($scales::float[]) as scale, unnest($n_rolls::bigint[]) as n_rolls
 )
-select (row_number() over ())::int as id, given.*, segment, rank, seq, low_bound, low_share
+select (row_number() over ())::int as id, given.*, segment, rank, seq
 from given
 join whatif_records using (record)
-left join low_bounds('whatif_records') using (record)
 """
+_ASKED = "select id, segment, rank, seq, fmt, scale from whatif_scales"
 _INSERT = f"""
 insert into whatif_sums
 select record, recipe, fmt, scale, n_rolls, {", ".join(f"s.{name}" for name in SUMS)}
-from histogram_sums('whatif_scales') as s
+from whatif_scaled as s
 join whatif_scales using (id)
 """
 _BINS = """
@@ -68,9 +71,11 @@ def _insert_scaled(run: Run, rows: Sequence[ScaleRow]) -> None:
     if not rows:
         return
     records, recipes, fmts, scales, n_rolls = (list(column) for column in zip(*rows, strict=True))
-    con = run.prepare(_SCALES + _INSERT)
+    con = run.prepare("")
     given = {"records": records, "recipes": recipes, "fmts": fmts, "scales": scales, "n_rolls": n_rolls}
     con.execute(_SCALES, given)
+    con.execute(_SCALED)
+    run.reduce("error_sums", _ASKED, into="whatif_scaled")
     con.execute(_INSERT)
 
 

@@ -1,0 +1,2 @@
+-- A record is whole in its partition.
+from partials
