@@ -151,7 +151,7 @@ def parse_regexes(value: object) -> tuple[str, ...]:
 def _compile(pattern: str) -> None:
     try:
         re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise BadValue(rf"a regular expression such as 'blocks\.[0-3]\.' ({pattern!r}: {error})") from error
 
 

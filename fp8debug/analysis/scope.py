@@ -78,7 +78,7 @@ def matching_layers(con: duckdb.DuckDBPyConnection, pattern: str, manifest: Mani
     """
     try:
         regex = re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(
             f"layer pattern {pattern!r} is not a regular expression: {error}; expected Python `re` syntax, "
             r"for example 'blocks\.[0-3]\.'"

@@ -37,7 +37,7 @@ def compile_patterns(patterns: Iterable[str], option: str) -> tuple[re.Pattern[s
     for pattern in patterns:
         try:
             compiled.append(re.compile(pattern))
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise UsageError(
                 f"{option} '{pattern}' is not a regular expression: {error}; expected Python `re` syntax, "
                 r"for example 'blocks\.[0-3]\.'"

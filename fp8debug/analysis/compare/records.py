@@ -15,6 +15,8 @@ from fp8debug.analysis.compare.curve import Curve, Floats, Steps, last_of_each
 from fp8debug.errors import UsageError, nearest, some
 
 Record = Mapping[str, Any]
+_STEPS_END = 2.0**53
+"""From here on a float no longer tells two whole numbers apart."""
 _BLANK = frozenset({"", "none", "null", "n/a", "na", "-"})
 
 
@@ -110,7 +112,7 @@ def _step(name: str, column: str, value: Any) -> int | None:
     number = _number(value)
     if number is None:
         return None
-    if not math.isfinite(number) or number != int(number):
+    if not math.isfinite(number) or number != int(number) or abs(number) >= _STEPS_END:
         raise UsageError(f"{name}: got {value!r} in column {column!r}; expected whole steps")
     return int(number)
 
@@ -123,7 +125,7 @@ def _number(value: Any) -> float | None:
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, (int, float)):
-        return float(value)
+        return _as_float(value)
     text = str(value).strip().lower()
     if text in _BLANK:
         return None
@@ -131,6 +133,13 @@ def _number(value: Any) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # JSON's whole numbers have no end
+        return math.copysign(math.inf, value)
 
 
 def _column(rows: Sequence[_Row], name: str | None) -> Floats | None:

@@ -81,7 +81,7 @@ def whole_numbers(pattern: str) -> re.Pattern[str] | None:
         return None
     try:
         return re.compile("".join(parts))
-    except re.error:
+    except (re.error, OverflowError, RecursionError):
         return None
 
 

@@ -30,7 +30,7 @@ def read_yaml(path: Path, text: str) -> Any:
         raise UsageError(f"{path} looks like YAML, which needs PyYAML to be read (pip install pyyaml)") from error
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two: a date that is none, nested too deep
         where = " ".join(str(error).split())
         raise UsageError(
             f"{path} is no plan that fp8debug knows: not TOML, not Python, and not YAML: {where}"
@@ -39,9 +39,9 @@ def read_yaml(path: Path, text: str) -> Any:
 
 def megatron_plan(document: dict[str, Any]) -> PlanFile:
     """The matchers of a `--te-precision-config-file`, in order."""
-    configs = document.get("configs") or {}
     rules, problems = [], []
-    for name, matcher in (document.get("matchers") or {}).items():
+    configs = _tables(document, "configs", problems)
+    for name, matcher in _tables(document, "matchers", problems).items():
         pattern, config = str(matcher.get("pattern")), matcher.get("config")
         if "enabled" not in matcher:
             problems.append(f"matcher {name} is off: it has no `enabled: true`")
@@ -50,13 +50,23 @@ def megatron_plan(document: dict[str, Any]) -> PlanFile:
         if matcher.get("type") != "glob" or "pattern" not in matcher:
             problems.append(f"matcher {name} is refused: it needs `type: glob` and a pattern")
             continue
-        if config not in configs:
+        if str(config) not in configs:
             problems.append(f"matcher {name} names the config {config!r}, which there is none of")
-        recipe = (configs.get(config) or {}).get("training_recipe") or {}
-        if recipe.get("fp8_quantization_recipe") == "delayed":
+        recipe = configs.get(str(config), {}).get("training_recipe")
+        if isinstance(recipe, dict) and recipe.get("fp8_quantization_recipe") == "delayed":
             problems.append(f"config {config} is refused: delayed scaling cannot be the recipe of a module")
         rules.append(_glob_rule(pattern, str(config), str(name)))
     return PlanFile("megatron", tuple(rules), megatron_path, _module_name, tuple(problems), first_wins=True)
+
+
+def _tables(document: dict[str, Any], key: str, problems: list[str]) -> dict[str, dict[str, Any]]:
+    """The named mappings below a key; what is something else is a problem."""
+    found = document.get(key) or {}
+    if not isinstance(found, dict):
+        problems.append(f"{key} is refused: it is no mapping of names")
+        return {}
+    problems += [f"{key}: {name} is refused: it is no mapping" for name in found if not isinstance(found[name], dict)]
+    return {str(name): table for name, table in found.items() if isinstance(table, dict)}
 
 
 def _glob_rule(pattern: str, config: str, place: str) -> Rule:
@@ -86,10 +96,12 @@ def te_plan(document: dict[str, Any], names: Names) -> PlanFile:
     for name, section in document.items():
         if "enabled" not in section or "layers" not in section:
             problems.append(f"section {name} is refused: it needs `enabled` and `layers`")
+        elif not isinstance(section["layers"], dict):
+            problems.append(f"section {name} is refused: its layers are no mapping of selectors")
         elif section["enabled"]:
             try:
                 rules += _section_rules(str(name), section)
-            except (re.error, TypeError, ValueError) as error:
+            except (re.error, TypeError, ValueError, OverflowError, RecursionError) as error:
                 problems.append(f"section {name} is refused: {error}")
             if "exact_layer_names" in section["layers"]:
                 problems.append(
@@ -120,25 +132,29 @@ def _section_rules(name: str, section: dict[str, Any]) -> Iterator[Rule]:
 
 def _types_and_numbers(layers: dict[str, Any], does: str, place: str, keeps: bool) -> Rule:
     types, given = layers.get("layer_types"), layers.get("layer_numbers")
-    numbers = None if given in (None, "all") else set(_numbers([given] if isinstance(given, (int, str)) else given))
+    if types is not None and not (isinstance(types, (str, list)) and all(isinstance(kind, str) for kind in types)):
+        raise ValueError(f"layer_types is {types!r}, expected a list of texts")
+    numbers = None if given in (None, "all") else list(_numbers([given] if isinstance(given, (int, str)) else given))
 
     def matches(name: str) -> bool:
         found = re.findall(r"(?<!fc)\d+", name)
-        by_number = numbers is None or (len(found) == 1 and int(found[0]) in numbers)
+        by_number = numbers is None or (len(found) == 1 and any(int(found[0]) in part for part in numbers))
         return by_number and (types is None or "all" in types or any(kind in name for kind in types))
 
     text = ", ".join(f"{key} {layers[key]}" for key in ("layer_types", "layer_numbers") if key in layers)
     return Rule(text, does, matches, place=place, keeps=keeps)
 
 
-def _numbers(given: list[Any]) -> Iterator[int]:
+def _numbers(given: list[Any]) -> Iterator[range]:
     for item in given:
         first, _, last = str(item).partition("-")
-        yield from range(int(first), int(last or first) + 1)
+        yield range(int(first), int(last or first) + 1)
 
 
 def _does(section: dict[str, Any]) -> str:
     features = section.get("transformer_engine") or {}
+    if not isinstance(features, dict) or not all(isinstance(options or {}, dict) for options in features.values()):
+        raise ValueError("transformer_engine is no mapping of features to their options")
     words = []
     for feature, options in features.items():
         if feature in _PRECISION and (options or {}).get("enabled", True):
