@@ -107,9 +107,13 @@ def _fits(value: object, hint: Any) -> bool:
         return any(_fits(value, one) for one in inside)
     if origin is list:
         return isinstance(value, list) and (is_dataclass(inside[0]) or all(_fits(item, inside[0]) for item in value))
+    if origin is tuple:  # of JSON, which has lists
+        return isinstance(value, (list, tuple)) and all(_fits(item, inside[0]) for item in value)
     if origin is dict:
         return isinstance(value, dict) and all(_fits(v, inside[1]) for v in value.values())
-    return isinstance(value, hint)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value is None if hint is type(None) else isinstance(value, hint)
 
 
 def _encodes(text: str) -> bool:

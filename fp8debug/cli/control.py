@@ -38,10 +38,9 @@ def control(
     Every rank follows at its next step. What is not given stays; without an option it prints what is in force and
     what each rank has made of it.
     """
-    import sys
-
     from fp8debug.cli.commander import ask, status_lines, written_line
-    from fp8debug.errors import UsageError
+    from fp8debug.cli.render.stream import tell
+    from fp8debug.errors import UsageError, escape
 
     if all_layers and (layers or exclude):
         raise UsageError("--all-layers takes every layer, --layers and --exclude some; give one or the other")
@@ -56,6 +55,6 @@ def control(
     }
     given |= {key: value for key, value in written.items() if value is not None}
     if given or raw_now:
-        print(written_line(ask(run_dir, given, raw_now=raw_now)), file=sys.stderr)
+        tell(written_line(ask(run_dir, given, raw_now=raw_now)))
         return
-    print("\n".join(status_lines(run_dir)))
+    print("\n".join(map(escape, status_lines(run_dir))))

@@ -197,4 +197,4 @@ def _wrapped(label: str, text: str, looks: Looks, indent: str = "    ") -> Itera
 
 def _names(names: tuple[str, ...], found: Check) -> str:
     shown = [found.paths[name] for name in names] if found.format == "te" else list(names)
-    return some(shown)
+    return some([escape(name) for name in shown])
