@@ -26,6 +26,8 @@ CONTROL_NAME = "control.json"
 CHANGEABLE = ("layers", "exclude", "tensors", "every", "raw_every", "detail")
 """Fields of `CaptureOptions`."""
 _MAY_BE_EMPTY = ("layers", "exclude", "detail")
+_LAST_UNIX_S = 253_402_214_400.0
+"""The end of the year 9999, the last that a calendar here has."""
 _OWN = ("serial", "written_unix_s", "raw-now")
 
 
@@ -60,8 +62,8 @@ def read_control(path: RunPath) -> Control:
         raise UsageError(f"{path.name}: expected a JSON object with an integer `serial`")
     options = {key: value for key, value in raw.items() if key not in _OWN}
     written, raw_now = raw.get("written_unix_s", 0.0), raw.get("raw-now", 0)
-    if not isinstance(written, (int, float)) or not isinstance(raw_now, int):
-        raise UsageError(f"{path.name}: expected a number in written_unix_s and a serial in raw-now")
+    if not isinstance(written, (int, float)) or not 0 <= written < _LAST_UNIX_S or not isinstance(raw_now, int):
+        raise UsageError(f"{path.name}: expected seconds since 1970 in written_unix_s and a serial in raw-now")
     return Control(
         serial=raw["serial"],
         written_unix_s=written,
@@ -132,9 +134,14 @@ def in_force(path: RunPath, manifest: Manifest) -> Control:
         found = read_control(path)
     except UsageError:
         return Control(serial=0)
-    if started is not None and found.written_unix_s < datetime.fromisoformat(started).timestamp():
-        return Control(serial=0)
-    return found
+    return Control(serial=0) if started is not None and found.written_unix_s < _unix_s(started) else found
+
+
+def _unix_s(started_at: str) -> float:
+    try:
+        return datetime.fromisoformat(started_at).timestamp()
+    except (ValueError, OverflowError):  # no time at all: what was asked for counts
+        return 0.0
 
 
 def _last_serial(path: RunPath, manifest: Manifest) -> int:

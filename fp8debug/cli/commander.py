@@ -47,7 +47,7 @@ def written_line(control: Control) -> str:
     asked = [f"{SETTINGS[name].key} {value_words(name, value)}" for name, value in control.options.items()]
     if control.raw_now == control.serial:
         asked.append("raw values of one step")
-    return f"fp8debug: control {control.serial} written ({'; '.join(asked)}); each rank follows at its next step"
+    return f"control {control.serial} written ({'; '.join(asked)}); each rank follows at its next step"
 
 
 def status_lines(run: str | None) -> Iterator[str]:

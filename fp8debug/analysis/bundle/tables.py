@@ -102,7 +102,7 @@ class TableCopy:
             f"coalesce((select new from map_{table}_{c} as m where m.old = t.{c}), t.{c}) as {c}" for c in columns
         )
         select = f"select * {f'replace ({replaced})' if replaced else ''} from stored.{table} as t {condition}"
-        for (rank,) in self._con.execute(f"select distinct rank from stored.{table} as t {condition}").fetchall():
+        for (rank,) in self._con.execute(f"select distinct rank from ({select}) where rank is not null").fetchall():
             path = self._target.part_path(table, rank, 0)
             path.parent.mkdir(parents=True, exist_ok=True)
             part = f"select * from ({select}) where rank = {int(rank)}"
