@@ -59,6 +59,14 @@ def report(
         str | None,
         typer.Option("--config", metavar="FILE", help="Take rules and thresholds from FILE. [nearest fp8debug.toml]"),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            metavar="ENGINE",
+            help="What computes the heavy part: duckdb, ray (on this machine's cores) or ray:ADDRESS. [duckdb]",
+        ),
+    ] = None,
 ) -> None:
     """Say which layers would suffer in FP8, where, and why.
 
@@ -73,7 +81,7 @@ def report(
     chosen = rule_choice(config, threshold or ())
     scope = _parse_scope(recipe or (), layer or "", steps)
     with paused_collector():
-        hit = _report(run_dir, scope, chosen, fail_on, top, as_json=as_json, with_remedies=remedies)
+        hit = _report(run_dir, scope, chosen, fail_on, top, engine, as_json=as_json, with_remedies=remedies)
     if hit:
         raise typer.Exit(ExitCode.FAIL_ON)
 
@@ -84,6 +92,7 @@ def _report(
     chosen: RuleChoice,
     fail_on: str | None,
     top: int | None,
+    engine: str | None,
     *,
     as_json: bool,
     with_remedies: bool,
@@ -98,7 +107,7 @@ def _report(
     from fp8debug.analysis.report import build_report
     from fp8debug.analysis.run import open_run
 
-    with open_run(found.path, thresholds=chosen.thresholds, scope=scope, threads=_threads(found)) as run:
+    with open_run(found.path, thresholds=chosen.thresholds, scope=scope, threads=_threads(found), engine=engine) as run:
         built = build_report(run, scope=scope, top=top if as_json else top or DEFAULT_TOP, rules=chosen.rules())
         outcome = evaluate(terms, fail_on, built, run) if fail_on is not None else None
     if as_json:

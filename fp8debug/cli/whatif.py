@@ -60,6 +60,14 @@ def whatif(
         int, typer.Option("--top", metavar="N", min=1, help="Show so many layers with --per layer.")
     ] = DEFAULT_TOP,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, complete whatever --top.")] = False,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            metavar="ENGINE",
+            help="What computes the heavy part: duckdb, ray (on this machine's cores) or ray:ADDRESS. [duckdb]",
+        ),
+    ] = None,
 ) -> None:
     """Say what other scaling recipes would do to the tensors of a run.
 
@@ -76,7 +84,7 @@ def whatif(
     ranges = _step_ranges(steps)
     tensors = _tensors(tensor)
     found = find_run(run_dir)
-    with paused_collector(), open_run(found.path) as run:
+    with paused_collector(), open_run(found.path, engine=engine) as run:
         answer = ask(
             run,
             _recipes(run, recipe or (), sweep or ()),
