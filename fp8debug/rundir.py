@@ -18,7 +18,7 @@ from fp8debug.generations import live_names, read_generation
 from fp8debug.parts import Part, parse_part
 from fp8debug.reading import known_fields, parse_json
 from fp8debug.schema import SCHEMA_VERSION
-from fp8debug.storage import LocalStorage, RunPath, Storage, run_path, storage_of
+from fp8debug.storage import LocalStorage, ObjectPath, RunPath, Storage, is_url, resolved, run_path, storage_of
 
 RUNS_FOLDER = "fp8debug-runs"
 MANIFEST_NAME = "run.json"
@@ -181,20 +181,24 @@ class RunDir:
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Replace `run.json` atomically; raises OSError."""
-        self.storage.replace(MANIFEST_NAME, _as_json(manifest))
+        self.storage.replace(MANIFEST_NAME, as_json(manifest))
 
     def create_manifest(self, manifest: Manifest) -> None:
         """Write `run.json` where there is none, never over another one; raises OSError."""
-        self.storage.create(MANIFEST_NAME, _as_json(manifest))
+        self.storage.create(MANIFEST_NAME, as_json(manifest))
 
     def write_rank(self, info: RankInfo) -> None:
         """Replace `rank=R.json` atomically; raises OSError."""
-        self.storage.replace(self.rank_name(info.rank), _as_json(info))
+        self.storage.replace(self.rank_name(info.rank), as_json(info))
 
     def read_ranks(self) -> list[RankInfo]:
         """What each process said of itself, by rank; a file that cannot be read is left out."""
-        found = []
-        for name in self.storage.top_names():
+        found: list[RankInfo] = []
+        try:
+            names = self.storage.top_names()
+        except OSError:  # an object store that cannot be reached
+            return found
+        for name in names:
             if re.fullmatch(r"rank=\d+\.json", name):
                 with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
                     found.append(_rank_info(parse_json(self.storage.read(name).decode("utf-8"))))
@@ -217,7 +221,8 @@ class RunDir:
         )
 
 
-def _as_json(content: Manifest | RankInfo) -> bytes:
+def as_json(content: Manifest | RankInfo) -> bytes:
+    """As it is stored."""
     return (json.dumps(asdict(content), indent=1, default=str) + "\n").encode("utf-8")
 
 
@@ -278,13 +283,53 @@ def safe_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._") or "run"
 
 
-def list_runs(folder: Path) -> Iterator[RunDir]:
-    """Runs directly below `folder`, oldest first by name of creation time in the manifest's folder."""
+def list_runs(folder: RunPath) -> Iterator[RunDir]:
+    """Runs directly below `folder`: oldest first by the time of the manifest's folder; in an object store by name.
+
+    Raises:
+        OSError: an object store that cannot be reached.
+    """
+    if isinstance(folder, ObjectPath):
+        runs = (RunDir(folder / name) for name in storage_of(folder).folder_names())
+        yield from (run for run in runs if run.exists())
+        return
     if not folder.is_dir():
         return
     found = [p for p in folder.iterdir() if not p.is_symlink() and (p / MANIFEST_NAME).is_file()]
     for path in sorted(found, key=lambda p: (p.stat().st_mtime, p.name)):
         yield RunDir(path)
+
+
+def latest_name(folder: ObjectPath) -> str | None:
+    """The run beside it that the object `latest` names; None when there is no such object, or it is something else.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    storage = storage_of(folder)
+    try:
+        name = storage.read(LATEST_NAME).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return None
+    is_run = re.fullmatch(r"[^/\s]{1,200}", name) is not None and storage.exists(f"{name}/{MANIFEST_NAME}")
+    return name if is_run else None
+
+
+def run_at(path: str | os.PathLike[str]) -> RunDir:
+    """The run at a path or URL: links are followed, and `latest` in an object store.
+
+    Raises:
+        Fp8DebugError: an object store that cannot be reached.
+        UsageError: an URL of a kind that nothing here can open.
+    """
+    run = RunDir(resolved(path))
+    try:
+        if isinstance(run.path, ObjectPath) and run.path.name == LATEST_NAME and not run.exists():
+            name = latest_name(run.path.parent)
+            return run if name is None else RunDir(run.path.with_name(name))
+    except OSError as error:
+        raise Fp8DebugError(f"cannot read {run.path}: {error}") from error
+    return run
 
 
 def find_run(path: str | None, folder: Path = Path(RUNS_FOLDER)) -> RunDir:
@@ -294,7 +339,7 @@ def find_run(path: str | None, folder: Path = Path(RUNS_FOLDER)) -> RunDir:
         Fp8DebugError: nothing there.
     """
     if path is not None:
-        return RunDir(path)
+        return run_at(path) if is_url(path) else RunDir(path)
     latest = folder / LATEST_NAME
     if (latest / MANIFEST_NAME).is_file():
         return RunDir(latest.resolve())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from fp8debug.analysis.liveness import liveness
 from fp8debug.analysis.merge.layers import merged_layers
 from fp8debug.errors import Fp8DebugError
-from fp8debug.rundir import MANIFEST_NAME, Manifest, RankInfo, RunDir, list_runs
+from fp8debug.rundir import Manifest, RankInfo, RunDir, list_runs
+from fp8debug.storage import LocalStorage, RunPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +30,22 @@ class RunEntry:
     size_bytes: int
 
 
-def list_entries(folder: Path) -> list[RunEntry]:
-    """Runs directly below `folder`, or `folder` itself when it is a run; newest last."""
-    found = [RunDir(folder)] if (folder / MANIFEST_NAME).is_file() else list(list_runs(folder))
+def list_entries(folder: RunPath) -> list[RunEntry]:
+    """Runs directly below `folder`, or `folder` itself when it is a run; newest last.
+
+    Raises:
+        OSError: an object store that cannot be reached.
+    """
+    found = [RunDir(folder)] if RunDir(folder).exists() else list(list_runs(folder))
     return sorted((_entry(run) for run in found), key=lambda entry: (entry.created_at or "", entry.path))
 
 
 def _entry(run: RunDir) -> RunEntry:
+    size = run.storage.total_size()
     try:
         manifest = run.read_manifest()
     except Fp8DebugError as error:
-        return RunEntry(str(run.path), None, None, (), None, None, None, "unreadable", str(error), _size(run.folder))
+        return RunEntry(str(run.path), None, None, (), None, None, None, "unreadable", str(error), size)
     return RunEntry(
         path=str(run.path),
         created_at=manifest.created_at,
@@ -52,7 +56,7 @@ def _entry(run: RunDir) -> RunEntry:
         n_layers=sum(layer.info.matched for layer in merged_layers(manifest, _other_ranks(run, manifest))),
         status=liveness(run, manifest).status,
         problem=manifest.status_reason,
-        size_bytes=_size(run.folder),
+        size_bytes=size,
     )
 
 
@@ -76,23 +80,19 @@ def _n_steps(run: RunDir) -> int | None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for part in reversed(run.parts("steps")):
+    try:
+        parts = run.part_names("steps")
+    except Fp8DebugError:
+        return None
+    for part in reversed(parts):
         try:
-            footer = pq.read_metadata(part)
+            is_local = isinstance(run.storage, LocalStorage)
+            footer = pq.read_metadata(
+                run.storage.address(part) if is_local else pa.BufferReader(run.storage.read(part))
+            )
             place = footer.schema.names.index("step")
             groups = [footer.row_group(i).column(place).statistics for i in range(footer.num_row_groups)]
             return int(max(group.max for group in groups if group is not None and group.has_min_max)) + 1
         except (OSError, pa.ArrowException, ValueError):
             continue
     return None
-
-
-def _size(path: Path) -> int:
-    total = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(folder, name)).st_size
-            except OSError:  # a temporary file that was renamed meanwhile
-                continue
-    return total

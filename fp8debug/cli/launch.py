@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 
 from fp8debug.cli.ranks import ranks_lines
@@ -17,6 +18,7 @@ from fp8debug.hooks.place import Place, find_place
 from fp8debug.hooks.ranks import process_name
 from fp8debug.rundir import RunDir
 from fp8debug.settings import LAUNCH_VARIABLE, RUN_DIR_VARIABLE, SETTINGS, as_environment
+from fp8debug.storage import absolute
 
 PARENT = "attach-"
 """How the name of a launch begins that has us as its parent: ranks leave the last lines to us."""
@@ -65,8 +67,9 @@ class LaunchedCommand:
         if not self._options.list_layers:
             for line in ranks_lines(RunDir(self._place.path)):
                 self._say(line)
-            with contextlib.suppress(OSError):  # of a launch that recorded nothing
-                self._place.path.rmdir()
+            if isinstance(self._place.path, Path):
+                with contextlib.suppress(OSError):  # of a launch that recorded nothing
+                    self._place.path.rmdir()
         return code if code >= 0 else _die_by(-code)
 
     def _for_ranks(self, given: Mapping[str, object], config_file: str | None) -> dict[str, str]:
@@ -76,7 +79,7 @@ class LaunchedCommand:
                        if name not in once}  # fmt: skip
         if self._options.seed is not None:
             environment["PYTHONHASHSEED"] = str(self._options.seed % 2**32)
-        path = str(self._place.path.absolute())
+        path = str(absolute(self._place.path))
         environment[SETTINGS["resume"].environment if self._place.resumes else RUN_DIR_VARIABLE] = path
         environment[LAUNCH_VARIABLE] = self._place.launch.text or f"{PARENT}{process_name(os.getpid())}"
         return environment

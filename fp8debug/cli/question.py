@@ -44,11 +44,15 @@ def find_question(first: str | None, second: str | None, file: str | None) -> Qu
         return Question(None, None)
     if first == STDIN:
         return Question(find_run(None), _checked(sys.stdin.read()))
-    if Path(first).is_dir():
+    if _is_url(first) or Path(first).is_dir():
         return Question(find_run(first), None)
     if _looks_like_query(first):
         return Question(find_run(None), first)
     raise _neither(first)
+
+
+def _is_url(text: str) -> bool:
+    return re.match(r"[a-z][a-z0-9+.-]*://\S+$", text) is not None
 
 
 def _looks_like_query(text: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from fp8debug.errors import some
 from fp8debug.rundir import RankInfo, RunDir
+from fp8debug.storage import is_url
 
 
 def ranks_lines(run_dir: RunDir, expected: int | None = None) -> list[str]:
@@ -17,7 +18,7 @@ def ranks_lines(run_dir: RunDir, expected: int | None = None) -> list[str]:
         run_dir: where they were told to record.
         expected: how many ranks were started; None: as many as the ranks that came say there are.
     """
-    path = os.path.relpath(run_dir.path)
+    path = str(run_dir.path) if is_url(run_dir.path) else os.path.relpath(run_dir.path)
     shown = str(run_dir.path) if path.startswith("..") else path
     everyone = run_dir.read_ranks()
     segment = max((rank.segment for rank in everyone), default=0)

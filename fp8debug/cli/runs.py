@@ -9,7 +9,7 @@ import typer
 
 def runs(
     folder: Annotated[
-        str | None, typer.Argument(metavar="FOLDER", help="Folder of run directories. [fp8debug-runs]")
+        str | None, typer.Argument(metavar="FOLDER", help="Folder of run directories, or an URL. [fp8debug-runs]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -22,11 +22,15 @@ def runs(
     from fp8debug.cli.render.stream import tell, write_stdout
     from fp8debug.errors import Fp8DebugError
     from fp8debug.rundir import RUNS_FOLDER
+    from fp8debug.storage import run_path
 
-    path = Path(folder or RUNS_FOLDER)
-    if folder is not None and not path.is_dir():
+    path = run_path(folder or RUNS_FOLDER)
+    if folder is not None and isinstance(path, Path) and not path.is_dir():
         raise Fp8DebugError(f"no such folder: {path}; expected one that holds run directories, such as {RUNS_FOLDER}")
-    entries = list_entries(path)
+    try:
+        entries = list_entries(path)
+    except OSError as error:  # an object store that cannot be reached
+        raise Fp8DebugError(f"cannot list {path}: {error}") from error
     if as_json:
         sys.stdout.write(runs_json(path, entries))
         return

@@ -17,6 +17,7 @@ from fp8debug.cli.rule_choice import RuleChoice, rule_choice
 from fp8debug.errors import Fp8DebugError, UsageError
 from fp8debug.plans import Plan
 from fp8debug.rundir import RUNS_FOLDER, RunDir
+from fp8debug.storage import is_url
 
 if TYPE_CHECKING:
     from fp8debug.analysis.verification import TrainedRun, Verification
@@ -185,6 +186,8 @@ def parse_share(text: str) -> float:
 def _free_folder(request: Request, out: str | None, *, force: bool) -> Path:
     title = request.script.rpartition(".")[2] if request.is_module else Path(request.script).stem
     default = Path(RUNS_FOLDER) / f"verify-{title}-{datetime.now():%Y%m%d-%H%M%S}"
+    if out is not None and is_url(out):
+        raise UsageError(f"--out {out} is no folder; expected one of this machine: verify runs its trainings there")
     path = default if out is None else Path(out)
     if path.exists() and not path.is_dir():
         raise UsageError(f"--out {path} is a file; expected a folder to create or an empty one")

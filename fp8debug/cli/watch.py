@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fp8debug.cli.exit_codes import ExitCode
@@ -26,6 +25,7 @@ from fp8debug.hooks.ranks import process_name
 from fp8debug.hooks.spawn import SpawnWatch
 from fp8debug.rundir import RunDir
 from fp8debug.settings import LAUNCH_VARIABLE
+from fp8debug.storage import absolute, run_path
 
 if TYPE_CHECKING:
     from fp8debug.hooks.session import CloseSummary
@@ -105,9 +105,9 @@ class Watch:
         options = self.options
         if options.resume is None:
             path = claim_for_spawned(options, self.title)
-            options = replace(options, out=str(path.absolute()), force=False)
+            options = replace(options, out=str(absolute(path)), force=False)
         else:
-            path = Path(options.resume)
+            path = run_path(options.resume)
         self.spawned.append((RunDir(path), n_processes))
         launch = f"{PARENT}{process_name(os.getpid())}-{len(self.spawned)}"
         return self.watched_function(function, options, n_processes, launch, self.command, self.title)

@@ -19,6 +19,7 @@ from fp8debug.control import CHANGEABLE, CONTROL_NAME, Control, read_control, si
 from fp8debug.errors import UsageError, some
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.clock import in_backward
+from fp8debug.hooks.errands import Errands
 from fp8debug.hooks.observation import Observation
 from fp8debug.hooks.plan import CapturePlan
 from fp8debug.hooks.recorder import Recorder
@@ -28,9 +29,20 @@ from fp8debug.hooks.schedule import Schedule
 from fp8debug.hooks.selection import Selection
 from fp8debug.rundir import Manifest, RunDir
 from fp8debug.settings import SETTINGS
+from fp8debug.storage.base import Stamp
+
+FAR_S = 10.0
+"""How often an object store is asked for a control file."""
 
 Hook = Callable[[nn.Module, Sequence[FoundLayer]], None]
 """Begins to record layers of a model."""
+
+
+class _Found(NamedTuple):
+    """A control file, or why it is none."""
+
+    stamp: Stamp
+    content: Control | UsageError
 
 
 class _Candidate(NamedTuple):
@@ -55,6 +67,7 @@ class RunControl:
         hook: Hook,
         changed: Callable[[], None],
         say: Callable[[str], None],
+        errands: Errands,
     ) -> None:
         """Args:
         changed: called after each change that was followed or refused.
@@ -72,6 +85,9 @@ class RunControl:
         self._candidates: dict[str, _Candidate] = {}
         self._hooked: set[str] = set()
         self._seen = signature(self._path)  # of an earlier segment: not ours
+        self._is_far = errands.is_far
+        self._found: _Found | None = None
+        errands.every(FAR_S, self._look_far)
         self._looked_at: int | None = None
         self._raw_done = self._seen_raw()
         self.state: dict[str, Any] = {}
@@ -96,17 +112,38 @@ class RunControl:
         if step == self._looked_at:
             return
         self._looked_at = step
-        found = signature(self._path)
-        if found is None or found == self._seen:
+        found, self._found = (self._found, None) if self._is_far else (self._newest(), None)
+        if found is None or found.stamp == self._seen:
             return
-        self._seen = found
+        self._seen = found.stamp
         try:
-            self._follow(read_control(self._path), step)
+            if isinstance(found.content, UsageError):
+                raise found.content
+            self._follow(found.content, step)
         except UsageError as error:
             self._recorder.event("control_refused", str(error), step=step)
             self.state = {**self.state, "refused": str(error), "refused_at_step": step}
             self._say(f"fp8debug: control refused, the old settings stay: {error}")
         self._changed()
+
+    def _newest(self) -> _Found | None:
+        """The file, when it is another one than that which was seen."""
+        stamp = signature(self._path)
+        if stamp is None or stamp == self._seen:
+            return None
+        try:
+            return _Found(stamp, read_control(self._path))
+        except UsageError as error:
+            return _Found(stamp, error)
+
+    def _look_far(self) -> None:
+        """The same in an object store, on another thread; what cannot be read is looked for again."""
+        found = self._newest()
+        if found is None:
+            return
+        is_unread = isinstance(found.content, UsageError) and isinstance(found.content.__cause__, OSError)
+        if not is_unread:
+            self._found = found
 
     def _follow(self, control: Control, step: int) -> None:
         """Raises UsageError before anything is changed."""
@@ -138,7 +175,7 @@ class RunControl:
             self._observation.plan,
             options=options,
             selection=Selection.from_regexes(options.layers, options.exclude),
-            schedule=Schedule.from_options(options),
+            schedule=replace(Schedule.from_options(options), keep=self._observation.plan.schedule.keep),
         )
 
     def _require_match(self, selection: Selection, layers: Sequence[str]) -> None:

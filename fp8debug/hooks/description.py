@@ -8,10 +8,11 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from fp8debug.hooks.errands import Errands
 from fp8debug.hooks.recorder import Recorder
 from fp8debug.hooks.resume import Resume
 from fp8debug.hooks.roster import Roster
-from fp8debug.rundir import LayerInfo, Manifest, RankInfo, RunDir
+from fp8debug.rundir import MANIFEST_NAME, LayerInfo, Manifest, RankInfo, RunDir, as_json
 
 
 class RunDescription:
@@ -26,6 +27,7 @@ class RunDescription:
         roster: Roster,
         recorder: Recorder,
         control_state: Callable[[], dict[str, Any]],
+        errands: Errands,
     ) -> None:
         """Args:
         control_state: what this rank has made of the control file.
@@ -38,6 +40,7 @@ class RunDescription:
         self._roster = roster
         self._recorder = recorder
         self._control_state = control_state
+        self._errands = errands
         self._n_layers_written = 0
 
     @property
@@ -58,8 +61,8 @@ class RunDescription:
         with contextlib.suppress(OSError):  # the parts tell the story without it
             if self._rank == 0:
                 self._manifest.roots, self._manifest.layers = self._all_roots_and_layers()
-                self._run_dir.write_manifest(self._manifest)
-            self._run_dir.write_rank(self._rank_info())
+                self._errands.put(MANIFEST_NAME, as_json(self._manifest))
+            self._errands.put(self._run_dir.rank_name(self._rank), as_json(self._rank_info()))
 
     def end(self) -> None:
         """Write for the last time; a manifest too, should rank 0 never have come."""

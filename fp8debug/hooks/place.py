@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -11,23 +10,33 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fp8debug.config import CaptureOptions
 from fp8debug.errors import Fp8DebugError, UsageError
 from fp8debug.hooks.ranks import Launch, rank_and_world, shared_run_id, this_launch
-from fp8debug.rundir import LATEST_NAME, MANIFEST_NAME, RUNS_FOLDER, RunDir, default_run_path, safe_name
+from fp8debug.rundir import (
+    LATEST_NAME,
+    MANIFEST_NAME,
+    RUNS_FOLDER,
+    RunDir,
+    default_run_path,
+    latest_name,
+    safe_name,
+)
 from fp8debug.settings import RUN_DIR_VARIABLE
+from fp8debug.storage import ObjectPath, RunPath, run_path, storage_of
 
 WAIT_S = 60.0
 """How long a rank waits for rank 0 to rename an old run."""
+_TRIAL = ".fp8debug-may-write"
 
 
 class NoSharedRun(UsageError):
     """Several ranks, and nothing that they share to name a directory by."""
 
 
-def resolve_run_path(out: str | None, script: str, name: str | None, world: int) -> Path:
+def resolve_run_path(out: str | None, script: str, name: str | None, world: int) -> RunPath:
     """Where this run is recorded. Ranks never invent it from their clocks.
 
     Raises:
@@ -35,7 +44,7 @@ def resolve_run_path(out: str | None, script: str, name: str | None, world: int)
     """
     given = out or os.environ.get(RUN_DIR_VARIABLE)
     if given:
-        return Path(given)
+        return run_path(given)
     if world == 1:
         return _free_name(default_run_path(script, datetime.now(), name), "-")
     shared = shared_run_id()
@@ -52,7 +61,7 @@ def resolve_run_path(out: str | None, script: str, name: str | None, world: int)
 class Place:
     """Where this process records."""
 
-    path: Path
+    path: RunPath
     rank: int
     world: int
     launch: Launch
@@ -99,11 +108,11 @@ def find_place(options: CaptureOptions, script: str) -> Place:
         return Place(path, rank, world, launch, resumes=restarted)
     if options.force:
         raise UsageError("--resume and --force were both given; expected one: to go on in a run, or to rename it")
-    if options.out is not None and Path(options.out) != Path(options.resume):
+    if options.out is not None and run_path(options.out) != run_path(options.resume):
         raise UsageError(
             f"--resume {options.resume} and --out {options.out} name two directories; expected --resume alone"
         )
-    return Place(Path(options.resume), rank, world, launch, resumes=True, step_asked=options.resume_step)
+    return Place(run_path(options.resume), rank, world, launch, resumes=True, step_asked=options.resume_step)
 
 
 def _goes_on(segment: dict[str, Any], launch: Launch) -> bool:
@@ -112,7 +121,7 @@ def _goes_on(segment: dict[str, Any], launch: Launch) -> bool:
     return launch.follows(theirs) or (theirs is not None and theirs == launch.text and segment.get("segment", 0) > 0)
 
 
-def claim_for_spawned(options: CaptureOptions, script: str) -> Path:
+def claim_for_spawned(options: CaptureOptions, script: str) -> RunPath:
     """Make the directory of processes that a script starts; another name where one is there, its own run's even.
 
     An old run is renamed when asked for, unless this process records there.
@@ -127,7 +136,7 @@ def claim_for_spawned(options: CaptureOptions, script: str) -> Path:
     return path
 
 
-def check_run_path(path: Path, *, force: bool, rank: int = 0, world: int = 1, launch: Launch | None = None) -> None:
+def check_run_path(path: RunPath, *, force: bool, rank: int = 0, world: int = 1, launch: Launch | None = None) -> None:
     """Refuse a path that another run occupies, or that cannot be made; leaves everything as it is.
 
     The ranks of one launch come in any order: what the others have put there is no other run.
@@ -136,7 +145,9 @@ def check_run_path(path: Path, *, force: bool, rank: int = 0, world: int = 1, la
         UsageError: another run is there and `force` is not given, one is being written, the path is a file, or no
             directory can be made there.
     """
-    if path.exists() and not path.is_dir():
+    if isinstance(path, ObjectPath):
+        _check_can_write(path, force=force)
+    elif path.exists() and not path.is_dir():
         raise UsageError(f"--out {path} is a file; expected a directory to create or an empty one")
     is_live = _has_live_writer(path)
     if is_live and rank == 0:
@@ -146,12 +157,30 @@ def check_run_path(path: Path, *, force: bool, rank: int = 0, world: int = 1, la
             f"--out {path} is not empty; two runs never mix in one directory: give another --out, --force to "
             "rename the old one, or --resume to go on in it"
         )
+    if isinstance(path, ObjectPath):  # there are no folders to make
+        return
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     _make(path)
     if world == 1:  # other ranks may be about to put something there
         for folder in missing:
             with contextlib.suppress(OSError):
                 folder.rmdir()
+
+
+def _check_can_write(path: ObjectPath, *, force: bool) -> None:
+    if force:
+        raise UsageError(
+            f"--force renames an old run, which cannot be done in an object store; got --out {path}, expected one that "
+            "is free: give another --out, or --resume to go on in it"
+        )
+    storage = storage_of(path)
+    try:
+        storage.replace(_TRIAL, b"")
+        storage.remove(_TRIAL)
+    except OSError as error:
+        raise UsageError(
+            f"--out {path} cannot be written to: {error}; expected a bucket that is there and ours"
+        ) from error
 
 
 def _make(path: Path) -> None:
@@ -168,11 +197,12 @@ def _make(path: Path) -> None:
         raise UsageError(f"--out {path} cannot be written to; give another --out")
 
 
-def is_occupied(path: Path, rank: int, world: int, launch: Launch) -> bool:
+def is_occupied(path: RunPath, rank: int, world: int, launch: Launch) -> bool:
     """Whether something is at `path` that other than this launch has put there."""
+    run = RunDir(path)
     if world == 1:
-        return path.is_dir() and any(path.iterdir())
-    if (path / RunDir(path).rank_name(rank)).exists():  # there is one process of this rank in a launch
+        return _is_there(path) if isinstance(path, ObjectPath) else path.is_dir() and any(path.iterdir())
+    if run.storage.exists(run.rank_name(rank)):  # there is one process of this rank in a launch
         return True
     segment = last_segment(path)
     if segment is None:
@@ -183,10 +213,10 @@ def is_occupied(path: Path, rank: int, world: int, launch: Launch) -> bool:
     return bool(segment.get("rank", 0) == 0)  # one that another rank has written is not finished: rank 0 may come
 
 
-def last_segment(path: Path) -> dict[str, Any] | None:
+def last_segment(path: RunPath) -> dict[str, Any] | None:
     """The last entry of a run's list of segments; None without a run, empty where it cannot be read."""
     try:
-        document = json.loads((path / MANIFEST_NAME).read_text(encoding="utf-8"))
+        document = json.loads(RunDir(path).storage.read(MANIFEST_NAME).decode("utf-8"))
         segment = document["segments"][-1]
     except FileNotFoundError:
         return None
@@ -195,19 +225,13 @@ def last_segment(path: Path) -> dict[str, Any] | None:
     return segment if isinstance(segment, dict) else {}
 
 
-def _has_live_writer(path: Path) -> bool:
-    try:
-        with RunDir(path).lock_path(0).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no run there, or a file system without locks
-        return False
-    return False
+def _has_live_writer(path: RunPath) -> bool:
+    run = RunDir(path)
+    return run.storage.is_held(run.lock_name(0)) is True
 
 
 def prepare_run_path(
-    path: Path, *, force: bool, rank: int = 0, world: int = 1, launch: Launch | None = None, wait_s: float = WAIT_S
+    path: RunPath, *, force: bool, rank: int = 0, world: int = 1, launch: Launch | None = None, wait_s: float = WAIT_S
 ) -> Path | None:
     """Make the directory. An old run there is renamed by rank 0 when `force`, never deleted; returns its new name.
 
@@ -219,6 +243,8 @@ def prepare_run_path(
     """
     launch = launch or this_launch()
     check_run_path(path, force=force, rank=rank, world=world, launch=launch)
+    if isinstance(path, ObjectPath):
+        return None
     moved = None
     if rank == 0 and is_occupied(path, rank, world, launch):
         moved = _free_name(path.with_name(f"{path.name}.old"), "")
@@ -240,8 +266,15 @@ def _wait_for_rank_0(path: Path, rank: int, world: int, launch: Launch, wait_s: 
         time.sleep(0.05)
 
 
-def point_latest(path: Path) -> None:
-    """Let `<runs folder>/latest` point to `path`, if it is in a runs folder and the file system can."""
+def point_latest(path: RunPath) -> None:
+    """Let `<runs folder>/latest` point to `path`, if it is in a runs folder and the file system can.
+
+    In an object store `latest` is an object with the name of the run; one that is something else is left alone.
+    """
+    if isinstance(path, ObjectPath):
+        with contextlib.suppress(OSError):
+            _name_latest(path)
+        return
     link = path.parent / LATEST_NAME
     if path.parent.name != RUNS_FOLDER or (link.exists() and not link.is_symlink()):
         return
@@ -252,8 +285,24 @@ def point_latest(path: Path) -> None:
         temporary.replace(link)
 
 
-def _free_name(path: Path, joint: str) -> Path:
+def _name_latest(path: ObjectPath) -> None:
+    if len(path.parts) < 4:  # a run in the root of a bucket: that is no folder of runs
+        return
+    folder = storage_of(path.parent)
+    if folder.exists(LATEST_NAME) and latest_name(path.parent) is None:
+        return
+    folder.replace(LATEST_NAME, f"{path.name}\n".encode())
+
+
+def _is_there(path: RunPath) -> bool:
+    return bool(storage_of(path).names()) if isinstance(path, ObjectPath) else path.exists()
+
+
+_AnyPath = TypeVar("_AnyPath", Path, RunPath)
+
+
+def _free_name(path: _AnyPath, joint: str) -> _AnyPath:
     candidate, number = path, 2
-    while candidate.exists():
+    while _is_there(candidate):
         candidate, number = path.with_name(f"{path.name}{joint}{number}"), number + 1
     return candidate

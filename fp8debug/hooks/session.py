@@ -19,9 +19,11 @@ from fp8debug.hooks.clock import Clock, FinishedStep
 from fp8debug.hooks.control import RunControl
 from fp8debug.hooks.description import RunDescription
 from fp8debug.hooks.emulate.emulation import Emulation
+from fp8debug.hooks.errands import Errands
 from fp8debug.hooks.flight import FlightRecorder
 from fp8debug.hooks.flushing import Flushing
 from fp8debug.hooks.forks import abandon_in_children
+from fp8debug.hooks.limits import Limits
 from fp8debug.hooks.masks import RowMask
 from fp8debug.hooks.measure.engine import Engine
 from fp8debug.hooks.missing import note_missing, note_unmatched
@@ -38,6 +40,8 @@ from fp8debug.hooks.training import TrainingWatch
 from fp8debug.hooks.writer import PartWriter
 from fp8debug.rundir import LayerInfo, Manifest, RunDir
 from fp8debug.storage import RunPath
+
+_NO_EXCLUSION = "a second writer could not be refused there, since the place knows no locks and no conditional writes"
 
 
 @dataclass(slots=True)
@@ -88,19 +92,23 @@ class Session:
         self._attachment = Attachment(
             self._observation, self._roster, self._recorder, self.emulation, entered=self._on_layers, say=say
         )
+        self._errands = Errands(run_dir.storage)
         self._description = RunDescription(
-            run_dir, manifest, rank, resume, self._roster, self._recorder, lambda: self._control.state
+            run_dir, manifest, rank, resume, self._roster, self._recorder, lambda: self._control.state, self._errands
         )
         self._control = RunControl(
             run_dir, manifest, self._observation, self._recorder, self._roster,
             hook=self._attachment.attach_late, changed=self._description.write, say=nowhere if rank else say,
+            errands=self._errands,
         )  # fmt: skip
         silence = SilenceCheck(self._roster, self._recorder, self.clock, say)
         self.watch.optimizer_listeners += [
             self._attachment.after_optimizer, self._control.after_optimizer, silence.after_optimizer
         ]  # fmt: skip
-        self._writer = PartWriter(run_dir, rank)
-        self._flushing = Flushing(self._writer, self._recorder, self._flight)
+        limits = Limits(plan.options, manifest.world_size, self._recorder, say)
+        self._writer = PartWriter(run_dir, rank, self._errands, limits.most_bytes)
+        self._flushing = Flushing(self._writer, self._recorder, self._flight, limits.dropping)
+        self._limits = limits.of(self._writer, self._observation)
         self._problems: list[str] = []
         self._summary: CloseSummary | None = None
 
@@ -118,6 +126,8 @@ class Session:
             Fp8DebugError: another process writes there.
         """
         self._writer.start()
+        if not self._writer.excludes:
+            self._recorder.event("assumption", f"nobody else writes to {self.run_dir.path}: {_NO_EXCLUSION}", step=None)
         self._description.begin()
         if self._resume is not None:
             self.clock.first_step = partial(
@@ -161,7 +171,7 @@ class Session:
             self._guarded(self._note_what_is_missing)
             if self._flight is not None:
                 self._guarded(partial(self._flight.close, failed=status == "failed"))
-            self.flush()
+            self._guarded(self._flushing.flush_at_close)
         disabled = self._manifest.status == "disabled"
         self._stop_watching()
         if self.emulation is not None:
@@ -172,8 +182,10 @@ class Session:
             self.fail(self._writer.error)
         elif not disabled:
             self._manifest.status, self._manifest.status_reason = status, reason
+        self._problems += self._limits.problems
         self._manifest.closed_at = datetime.now().astimezone().isoformat(timespec="seconds")
         self._description.end()
+        self._errands.close()
         self._summary = CloseSummary(
             self.run_dir.path, self._recorder.n_records, self._description.n_steps, self._problems
         )
@@ -291,6 +303,7 @@ class Session:
         if self._description.is_stale:  # some layers show only while the model runs
             self._description.write()
         self._control.look(finished.step)
+        self._limits.look()
         if self._flushing.is_due or self._observation.is_full:
             self.flush()
 

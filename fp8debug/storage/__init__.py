@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import os
 
-from fp8debug.storage.address import ObjectPath, RunPath, is_url, resolved, run_path
+from fp8debug.storage.address import ObjectPath, RunPath, absolute, is_url, resolved, run_path
 from fp8debug.storage.base import Held, Storage
 from fp8debug.storage.local import LocalStorage
 
-__all__ = ["Held", "LocalStorage", "ObjectPath", "RunPath", "Storage", "is_url", "resolved", "run_path", "storage_of"]
+__all__ = [
+    "Held",
+    "LocalStorage",
+    "ObjectPath",
+    "RunPath",
+    "Storage",
+    "absolute",
+    "is_url",
+    "resolved",
+    "run_path",
+    "storage_of",
+]
 
 
 def storage_of(where: str | os.PathLike[str]) -> Storage:

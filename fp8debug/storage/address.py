@@ -26,6 +26,11 @@ def is_url(where: str | os.PathLike[str]) -> bool:
     return isinstance(where, ObjectPath) or "://" in os.fspath(where)
 
 
+def absolute(path: RunPath) -> RunPath:
+    """The path as it is meant from any working directory; links are not followed."""
+    return path if isinstance(path, ObjectPath) else path.absolute()
+
+
 def resolved(where: str | os.PathLike[str]) -> RunPath:
     """As `run_path`, with a path made absolute and its links followed, so that it stays what it is."""
     path = run_path(where)

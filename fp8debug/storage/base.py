@@ -51,6 +51,12 @@ class Storage(Protocol):
     def top_names(self) -> list[str]:
         """Names of the files directly below the root, sorted; folders are not looked into."""
 
+    def folder_names(self) -> list[str]:
+        """Names of the folders directly below the root, sorted; what links to a folder is none."""
+
+    def total_size(self) -> int:
+        """Bytes of all files; one that goes meanwhile is not counted."""
+
     def exists(self, name: str) -> bool:
         """Whether there is a file of this name."""
 

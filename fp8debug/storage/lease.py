@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 30.0
 DEAD_AFTER_S = 150.0
 """A holder whose last heartbeat is older has died: five were missed."""
+GIVE_UP_S = 90.0
+"""A holder that could not say for so long that it lives must count on being taken for dead soon."""
 
 
 class Lease:
@@ -42,19 +44,22 @@ class Lease:
         """Write the object again, unless that was done just now.
 
         Raises:
-            OSError: somebody else has taken over, or the store cannot be reached.
+            OSError: somebody else has taken over, or the store could not be reached for too long.
         """
         with self._mutex:
             if not self._is_held or 0 <= time.time() - self._said_s < HEARTBEAT_S:
                 return
             try:
-                found = self._storage.read(self._name)
-            except FileNotFoundError:
-                found = b""
-            if self.excludes and found != self._content:
-                raise OSError(f"{self._storage.address(self._name)} is held by another process since this one paused")
-            self._storage.replace(self._name, self._content)
-            self._said_s = time.time()
+                is_ours = self._is_ours()
+                if is_ours:
+                    self._storage.replace(self._name, self._content)
+                    self._said_s = time.time()
+            except OSError:
+                if 0 <= time.time() - self._said_s < GIVE_UP_S:  # it may come back
+                    return
+                raise
+            if not is_ours:
+                raise OSError(f"{self._storage.address(self._name)} was taken by another process while this one paused")
 
     def release(self) -> None:
         """Delete the object; safe to call twice, and in a forked child, whose parent goes on holding."""
@@ -65,8 +70,14 @@ class Lease:
                 return
             self._is_held = False
             with contextlib.suppress(OSError):  # out of reach: the heartbeat ends, which tells the same later
-                if self._storage.read(self._name) == self._content:
+                if self._is_ours():
                     self._storage.remove(self._name)
+
+    def _is_ours(self) -> bool:
+        try:
+            return not self.excludes or self._storage.read(self._name) == self._content
+        except FileNotFoundError:
+            return False
 
 
 def take(storage: ObjectStorage, name: str) -> Lease:

@@ -50,6 +50,23 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def folder_names(self) -> list[str]:
+        """Folders directly below the root, sorted."""
+        try:
+            with os.scandir(self.root) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def total_size(self) -> int:
+        """Bytes of all files."""
+        total = 0
+        for parent, _, names in os.walk(self.root):
+            for name in names:
+                with contextlib.suppress(OSError):  # a temporary file that was renamed meanwhile
+                    total += os.lstat(os.path.join(parent, name)).st_size
+        return total
+
     def exists(self, name: str) -> bool:
         """Whether there is a file of this name."""
         return (self.root / name).is_file()

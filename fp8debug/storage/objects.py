@@ -71,7 +71,7 @@ class ObjectStorage:
         """Objects directly below the prefix, sorted. Raises OSError."""
         return sorted(self._below("file"))
 
-    def folders(self) -> list[str]:
+    def folder_names(self) -> list[str]:
         """Prefixes directly below this one, sorted. Raises OSError."""
         return sorted(self._below("directory"))
 
@@ -86,7 +86,7 @@ class ObjectStorage:
             raise FileNotFoundError(self.address(name))
         return int(found["size"])
 
-    def sizes(self) -> int:
+    def total_size(self) -> int:
         """Bytes of all objects, from the listing alone; raises OSError."""
         with _os_errors():
             return sum(int(info["size"]) for info in self.file_system.find(self._url, detail=True).values())

@@ -15,6 +15,7 @@ from fp8debug.analysis.compare.files import read_file, read_manifest_file
 from fp8debug.analysis.compare.setup import facts_of_run
 from fp8debug.analysis.run import Run, open_run
 from fp8debug.errors import Fp8DebugError
+from fp8debug.storage import RunPath, is_url, run_path
 
 Source = str | os.PathLike[str] | Curve
 
@@ -49,6 +50,8 @@ def read_source(source: Source, manifest: str | os.PathLike[str] | None = None) 
     """
     if isinstance(source, Curve):
         curve = source
+    elif is_url(source):
+        curve = _read_run(run_path(source), str(source))
     else:
         path = Path(source)
         if not path.exists():
@@ -64,7 +67,7 @@ def read_source(source: Source, manifest: str | os.PathLike[str] | None = None) 
     return replace(curve, facts={**(curve.facts or {}), **facts}, scores={**curve.scores, **scores})
 
 
-def _read_run(path: Path, name: str) -> Curve:
+def _read_run(path: RunPath, name: str) -> Curve:
     with open_run(path) as run:
         if run.notice is not None:
             raise Fp8DebugError(f"{run.notice}; record a run with `fp8debug attach train.py`")

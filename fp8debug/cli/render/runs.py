@@ -9,6 +9,7 @@ from pathlib import Path
 from fp8debug.analysis.catalog import RunEntry
 from fp8debug.cli.render.document import document_text
 from fp8debug.cli.render.tables import columns, escape
+from fp8debug.storage import RunPath
 
 LIST_VERSION = 1
 _HEADER = ("created", "status", "steps", "layers", "size", "script", "path")
@@ -24,7 +25,7 @@ def runs_table(entries: Sequence[RunEntry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def runs_json(folder: Path, entries: Sequence[RunEntry]) -> str:
+def runs_json(folder: RunPath, entries: Sequence[RunEntry]) -> str:
     """One object; every run with the fields of `RunEntry`."""
     document = {"list_version": LIST_VERSION, "folder": str(folder), "runs": [asdict(entry) for entry in entries]}
     return document_text(document)
