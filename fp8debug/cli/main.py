@@ -53,6 +53,7 @@ VERBS = (
     Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
     Verb("control", "control", "Change what a running capture records."),
     Verb("bundle", "bundle", "Pack what a bug report needs of a run into a small archive."),
+    Verb("compact", "compact", "Merge the files of a finished run into few."),
     Verb("runs", "runs", "List the recorded runs, newest last."),
     Verb("doctor", "doctor", "Say what would be recorded of a script, and what not.", takes_script=True),
     Verb("run", "attach", "The same as attach.", hidden=True, takes_script=True),

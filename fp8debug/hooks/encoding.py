@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from fp8debug.hooks.tables import ARROW_SCHEMAS
 from fp8debug.storage import Storage
 
-_ROW_GROUP_ROWS = {"histograms": 1 << 20, "values": 256}
+_ROW_GROUP_ROWS = {"histograms": 1 << 18, "values": 256}
 _ENCODINGS = {
     "histograms": {
         "segment": "DELTA_BINARY_PACKED",
@@ -31,7 +31,12 @@ def row_group_rows(name: str) -> int:
 def write_part(table: pa.Table, name: str, storage: Storage, part: str) -> None:
     """Write rows of the table `name` as the Parquet part `part`; raises OSError."""
     with storage.writing(part) as file:
-        pq.write_table(table, file, row_group_size=row_group_rows(name), **_options(name))
+        write_table(table, name, file)
+
+
+def write_table(table: pa.Table, name: str, file: IO[bytes]) -> None:
+    """Write rows of the table `name` to an open file."""
+    pq.write_table(table, file, row_group_size=row_group_rows(name), **_options(name))
 
 
 def write_batches(batches: Iterable[pa.RecordBatch], name: str, storage: Storage, part: str) -> int:

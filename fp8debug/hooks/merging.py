@@ -12,7 +12,7 @@ from fp8debug.hooks.tables import ARROW_SCHEMAS
 from fp8debug.schema import TABLES
 from fp8debug.storage import Storage
 
-BATCH_ROWS = 1 << 15
+BATCH_ROWS = 1 << 13
 """Rows that are read at once: beside a row group of what is written, all that merging keeps in memory."""
 
 
