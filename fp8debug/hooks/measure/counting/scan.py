@@ -10,13 +10,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fp8debug.hooks.measure.counting.jit import kernel
+from fp8debug.hooks.measure.counting.jit import kernel, prefetch
 
 Codes16 = npt.NDArray[np.uint16]
 Codes32 = npt.NDArray[np.uint32]
 
-BLOCK = 8192
-"""Elements of a block: in the first-level cache for a second look, and too few for a 16-bit count to overflow."""
+BLOCK = 1024
+"""Elements of a block: in the first-level cache for a second look, too few for a 16-bit count to overflow, and as much
+as is asked for ahead."""
+LINE = 64
+"""Bytes of a cache line."""
 
 U16, U32 = np.uint16, np.uint32
 _ZERO16, _ONE16, _MAGNITUDE16, _SIGN16, _TOP16 = U16(0), U16(1), U16(0x7FFF), U16(0x8000), U16(0xFFFF)
@@ -47,6 +50,8 @@ def scan16(codes: Codes16) -> tuple[int, int, int, int]:
     """Return the largest pattern, the smallest non-zero one less 1 (65535: none), zeros and negative zeros."""
     largest, smallest, zeros, negative = 0, 0xFFFF, 0, 0
     for start in range(0, codes.size, BLOCK):
+        for ahead in range(start + BLOCK, start + 2 * BLOCK, LINE // 2):
+            prefetch(codes, ahead)
         block = codes[start : start + BLOCK]
         high, low, count = _block16(block)
         largest, smallest = max(largest, int(high)), min(smallest, int(low))
@@ -106,6 +111,8 @@ def scan32(codes: Codes32) -> tuple[int, int, int, int]:
     """As `scan16`; 2^32 - 1 says that there is no non-zero element."""
     largest, smallest, zeros, negative = 0, 0xFFFFFFFF, 0, 0
     for start in range(0, codes.size, BLOCK):
+        for ahead in range(start + BLOCK, start + 2 * BLOCK, LINE // 4):
+            prefetch(codes, ahead)
         block = codes[start : start + BLOCK]
         high, low, count = _block32(block)
         largest, smallest = max(largest, int(high)), min(smallest, int(low))
