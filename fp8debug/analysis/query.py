@@ -79,7 +79,7 @@ def run_query(run: Run, sql: str) -> duckdb.DuckDBPyRelation:
     _end_transaction(run.prepare(""))
     con = run.prepare(sql)
     if not con.execute("select current_setting('lock_configuration')").fetchall()[0][0]:
-        lock(con, run.path)
+        lock(con, run.folder)
     try:
         con.execute("begin transaction read only")
         relation = con.sql(statement)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -12,17 +13,27 @@ from typing import Any
 import duckdb
 
 from fp8debug.analysis import thresholds as rule_thresholds
+from fp8debug.analysis.copying import LARGE_TABLES, LocalCopy
 from fp8debug.analysis.engine import DuckDBEngine, Engine, Source, engine_of, reduce_into
 from fp8debug.analysis.engine.reduction import reduction
 from fp8debug.analysis.engine.tables import FILLED_BY, given_of
 from fp8debug.analysis.merge.layers import RankedLayer, merged_layers
 from fp8debug.analysis.merge.presence import Presence, presence
-from fp8debug.analysis.parts import BadFile, GoodPart, create_stored_views, explained, quote_name
+from fp8debug.analysis.parts import (
+    BadFile,
+    GoodPart,
+    create_stored_views,
+    explained,
+    quote_name,
+    sort_out,
+    stored_select,
+)
 from fp8debug.analysis.scope import Scope, restrict
 from fp8debug.analysis.views import Views
 from fp8debug.generations import READERS_LOCK
-from fp8debug.rundir import Manifest, RunDir
-from fp8debug.storage import Held, RunPath, resolved
+from fp8debug.rundir import Manifest, RunDir, run_at
+from fp8debug.schema import TABLES
+from fp8debug.storage import Held, RunPath
 
 
 class Run:
@@ -53,8 +64,11 @@ class Run:
         config: Mapping[str, Any] | None = None,
         owns_engine: bool = False,
         readers: Held | None = None,
+        copy: LocalCopy | None = None,
     ) -> None:
         self._con = con
+        self._copy = copy
+        self._not_copied = set() if copy is None else set(LARGE_TABLES)
         self._readers = readers
         self._engine = engine or DuckDBEngine()
         self._owns_engine = owns_engine
@@ -73,9 +87,15 @@ class Run:
 
     @property
     def con(self) -> duckdb.DuckDBPyConnection:
-        """The connection, with every view and macro created."""
+        """The connection, with every view and macro created, and all of the run at hand."""
+        self._copy_named_in(" ".join(self._not_copied))
         self._views.require_all()
         return self._con
+
+    @property
+    def folder(self) -> RunPath:
+        """The folder whose files the connection reads: of the run, or of its copy."""
+        return self.path if self._copy is None else self._copy.run.path
 
     @property
     def has_groups(self) -> bool:
@@ -97,12 +117,28 @@ class Run:
 
     def prepare(self, query: str) -> duckdb.DuckDBPyConnection:
         """The connection, with the views and macros that `query` names."""
+        self._copy_named_in(query)
         self._views.require_named_in(query)
         return self._con
 
     def table(self, name: str) -> duckdb.DuckDBPyRelation:
         """A view by name."""
         return self.sql(f"from {quote_name(name)}")
+
+    def _copy_named_in(self, query: str) -> None:
+        """Copy the large tables that a query may name, where the run is in an object store."""
+        for table in [name for name in self._not_copied if re.search(rf"\b{name}\b", query, re.IGNORECASE)]:
+            assert self._copy is not None
+            self._not_copied.remove(table)
+            self._copy.copy_table(table)
+            good, bad = sort_out(self._con, TABLES[table], [str(path) for path in self._copy.run.parts(table)])
+            self.problems += _in_store(bad, self._copy)
+            rows = self._con.execute(
+                "select count(*) from duckdb_views() where schema_name = 'stored' and view_name = $name",
+                {"name": f"all_{table}"},
+            ).fetchall()
+            name = quote_name(f"all_{table}" if rows[0][0] else table)
+            self._con.execute(f"create or replace view stored.{name} as {stored_select(TABLES[table], good)}")
 
     def reduce(self, name: str, given: str, into: str) -> None:
         """Insert what the reduction called `name` says of the rows of the query `given` into the table `into`.
@@ -124,6 +160,8 @@ class Run:
             self._engine.close()
         if self._readers is not None:
             self._readers.release()
+        if self._copy is not None:
+            self._copy.close()
 
     def __enter__(self) -> Run:
         return self
@@ -150,7 +188,7 @@ def open_run(
     """Open a run directory, finished or still being written.
 
     Args:
-        path: the run directory.
+        path: the run directory, or its URL in an object store.
         thresholds: numbers that replace defaults of the rules, by name (see `thresholds.THRESHOLDS`).
         memory_limit: for DuckDB, such as `2GB`; its default is 80 % of the machine.
         threads: for DuckDB; its default is one a core.
@@ -164,10 +202,11 @@ def open_run(
             to be had.
     """
     numbers = rule_thresholds.resolve(thresholds)
-    run_dir = RunDir(resolved(path))
+    run_dir = run_at(path)
     manifest = run_dir.read_manifest()
     config = _config(memory_limit, threads)
     chosen = engine_of(engine) if isinstance(engine, str) else engine
+    copy = _copied(run_dir)
     con = duckdb.connect(config=config)
     # Shared before files are listed: none of them is deleted, by who merges parts, until it is given back.
     readers = run_dir.storage.share(READERS_LOCK)
@@ -175,8 +214,9 @@ def open_run(
     try:
         # Views stand on views: without the cache each of them reads the same footers again.
         con.execute("set parquet_metadata_cache = true")
-        problems, parts = create_stored_views(con, run_dir)
-        ranks = run_dir.read_ranks()
+        problems, parts = create_stored_views(con, run_dir if copy is None else copy.run)
+        problems = problems if copy is None else _in_store(problems, copy)
+        ranks = (run_dir if copy is None else copy.run).read_ranks()
         found = presence(con, run_dir, manifest, ranks)
         if scope is not None and any(parts.values()):
             restrict(con, scope, manifest)
@@ -194,13 +234,25 @@ def open_run(
             readers.release()
         if chosen is not None and isinstance(engine, str):
             chosen.close()
+        if copy is not None:
+            copy.close()
         if isinstance(error, duckdb.Error):
             raise explained(error, _paths(parts)) from error
         raise
     return Run(
         con, run_dir.path, manifest, problems, numbers, parts, layers, found, chosen, config, isinstance(engine, str),
-        readers,
+        readers, copy,
     )  # fmt: skip
+
+
+def _copied(run: RunDir) -> LocalCopy | None:
+    """A copy of a run in an object store, else None."""
+    return None if run.storage.path is None else LocalCopy(run)
+
+
+def _in_store(problems: Sequence[BadFile], copy: LocalCopy) -> list[BadFile]:
+    """The same under the addresses that a person knows."""
+    return [replace(problem, path=copy.address_of(problem.path)) for problem in problems]
 
 
 def _paths(parts: Mapping[str, Sequence[GoodPart]]) -> list[str]:

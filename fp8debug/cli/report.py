@@ -132,6 +132,8 @@ def _report(
 
 def _threads(run: RunDir) -> int | None:
     """One thread where little is read: the others would cost more than they bring. None: one a core."""
+    if run.storage.path is not None:  # asking for sizes would take longer than threads cost
+        return None
     names = [name for table in ("tensors", "scales", "errors") for name in run.part_names(table)]
     n_bytes = 0
     for name in names:

@@ -11,16 +11,17 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import IO, Any
 
 from fp8debug.errors import UsageError, nearest
 from fp8debug.storage.address import ObjectPath
 from fp8debug.storage.base import Held, Stamp
-from fp8debug.storage.lease import DEAD_AFTER_S, Lease, is_gone, take
+from fp8debug.storage.lease import DEAD_AFTER_S, is_gone, take
 
 SPOOL_BYTES = 16 << 20
 """A file that is written stays in memory up to this size; a larger one waits on the local disk."""
@@ -56,6 +57,15 @@ class ObjectStorage:
         with _os_errors():
             content: bytes = self.file_system.cat_file(self.address(name))
         return content
+
+    def fetch(self, names: Sequence[str], folder: Path) -> None:
+        """Copy objects to files of these names below `folder`, several at once; raises OSError."""
+        targets = [folder / name for name in names]
+        for parent in {target.parent for target in targets}:
+            parent.mkdir(parents=True, exist_ok=True)
+        if names:
+            with _os_errors():
+                self.file_system.get([self.address(name) for name in names], [str(target) for target in targets])
 
     def names(self, folder: str = "") -> list[str]:
         """Objects below `folder`, all pages of the listing; sorted. Raises OSError."""
@@ -259,6 +269,3 @@ def _os_errors() -> Iterator[None]:
         raise
     except Exception as error:
         raise OSError(f"{type(error).__name__}: {error}") from error
-
-
-__all__ = ["Lease", "ObjectStorage", "file_system_class"]
