@@ -29,6 +29,7 @@ ENGINES = ("numba", "torch")
 BACKENDS = ("auto", "modules", "dispatch")
 DETAILS = ("channels", "blocks", "gemms")
 ACCUMULATIONS = ("exact", "hopper-fast", "hopper-promoted")
+ON_FULL = ("block", "drop")
 GEMM_NAMES = ("fprop", "dgrad", "wgrad")
 EMULATED_PARTS = ("x", "w", "dy", *GEMM_NAMES)
 
@@ -84,6 +85,10 @@ class CaptureOptions:
     """Regexes; layers that match any are not emulated."""
     emulate_only: tuple[str, ...] = ()
     """Operands (x, w, dy) and GEMMs (fprop, dgrad, wgrad) to emulate; empty: all."""
+    on_full: str = "block"
+    """When the disk is slower than the training: block (the training waits) | drop (details of sampled steps go)."""
+    max_bytes: int | None = None
+    """Most that the run may take on storage, in bytes; each rank has an equal share. None: no limit."""
     out: str | None = None
     name: str | None = None
     force: bool = False
@@ -128,6 +133,21 @@ def parse_count(least: int) -> Callable[[object], int]:
         return number
 
     return parse
+
+
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)B?\s*", re.IGNORECASE)
+
+
+def parse_size(value: object) -> int:
+    """Bytes: a whole number of at least 1, or a text such as 500M or 1.5G, in powers of 1024."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        n_bytes = value
+    else:
+        match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+        n_bytes = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")) if match else 0
+    if n_bytes < 1:
+        raise BadValue("a size such as 500M or 20G, in bytes with k, M, G or T")
+    return n_bytes
 
 
 def parse_texts(value: object, separator: str | None = None) -> tuple[str, ...]:

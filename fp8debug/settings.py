@@ -75,6 +75,8 @@ SETTINGS = {
     "detail": _Setting("detail", config.parse_some(*config.DETAILS, none="none")),
     "accumulation": _Setting("accumulation", config.parse_some(*config.ACCUMULATIONS)),
     "probe_memory": _Setting("probe-memory", config.parse_count(0)),
+    "on_full": _Setting("on-full", config.parse_choice(*config.ON_FULL)),
+    "max_bytes": _Setting("max-bytes", config.parse_size),
     "plan": _Setting("plan", config.parse_text),
     "emulate": _Setting("emulate", config.parse_recipe_text),
     "keep_bf16": _Setting("keep-bf16", config.parse_regexes),

@@ -121,6 +121,22 @@ def attach(
         int | None,
         typer.Option("--probe-memory", metavar="MB", help="Most memory of operands kept for measured GEMMs. [32]"),
     ] = None,
+    on_full: Annotated[
+        str | None,
+        typer.Option(
+            "--on-full",
+            metavar="WHAT",
+            help="When the disk is slower than the training: block (it waits) or drop (details go first). [block]",
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(
+            "--max-bytes",
+            metavar="SIZE",
+            help="Most that the run may take on disk, such as 20G: fewer steps are sampled as it is used. [no limit]",
+        ),
+    ] = None,
     plan: Annotated[
         str | None,
         typer.Option("--plan", metavar="FILE", help="Emulate a fallback plan: its recipe, with its departures."),
@@ -179,6 +195,8 @@ def attach(
         "detail": detail,
         "accumulation": accumulation,
         "probe_memory": probe_memory,
+        "on_full": on_full,
+        "max_bytes": max_bytes,
         "plan": plan,
         "emulate": emulate,
         "keep_bf16": keep_bf16,

@@ -82,6 +82,8 @@ def attach(
     detail: str | Iterable[str] = DETAILS,
     accumulation: str | Iterable[str] = ("exact",),
     probe_memory: int = 32,
+    on_full: str = "block",
+    max_bytes: int | str | None = None,
     plan: str | os.PathLike[str] | None = None,
     emulate: str | None = None,
     keep_bf16: str | Iterable[str] = (),
@@ -116,6 +118,10 @@ def attach(
         detail: what sampled steps take beside errors and histograms: of "channels", "blocks", "gemms"; () for nothing.
         accumulation: how measured GEMMs accumulate: of "exact", "hopper-fast", "hopper-promoted".
         probe_memory: MB of operand samples that measured GEMMs may keep from forward to backward.
+        on_full: when the disk is slower than the training: "block" (the training waits) or "drop" (details of sampled
+            steps are not written, then whole records; events say of which steps).
+        max_bytes: most that the run may take on storage, such as "20G"; as it is used up fewer steps are sampled, then
+            none, then nothing is written but events. Each rank has an equal share.
         plan: file of a fallback plan: its recipe is emulated, with its departures.
         emulate: recipe that the GEMMs of the taken layers compute with until the session is closed, as
             `fp8debug.emulate` has it; default: the plan's, or none.
@@ -151,6 +157,8 @@ def attach(
         detail=() if detail == "none" else _listed(detail),
         accumulation=_listed(accumulation),
         probe_memory=probe_memory,
+        on_full=on_full,
+        max_bytes=max_bytes,  # type: ignore[arg-type]  # checked, and made a number, with the plan
         plan=None if plan is None else os.fspath(plan),
         emulate=emulate,
         keep_bf16=one_or_more(keep_bf16),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from fp8debug.hooks.backends.base import FoundLayer
@@ -19,7 +20,8 @@ from fp8debug.hooks.schedule import Schedule
 from fp8debug.hooks.transforms import held_by, is_plain
 from fp8debug.replay import Moment, ScaleInForce
 
-MAX_BUFFERED_BYTES = 32 << 20
+MAX_BUFFERED_BYTES = 16 << 20
+"""Memory of the rows that are being collected."""
 
 
 class Observation:
@@ -100,6 +102,11 @@ class Observation:
             self._recorder.set_details(plan.recipes, plan.options.detail)
             self.drop()
             self._probe = self._gemm_probe()
+
+    def thin(self, keep: int) -> None:
+        """From the next step on take one in `keep` of the steps that would be sampled; none for 0."""
+        plan = replace(self.plan, schedule=replace(self.plan.schedule, keep=keep))
+        self.change(plan, from_step=self.clock.step + 1, left_out=self._left_out)
 
     def is_scheduled(self, step: int) -> bool:
         """Whether what is taken in `step` is written, whatever happens."""

@@ -11,11 +11,13 @@ from fp8debug.config import (
     ACCUMULATIONS,
     BACKENDS,
     DETAILS,
+    ON_FULL,
     ROLLS,
     BadValue,
     CaptureOptions,
     parse_choice,
     parse_count,
+    parse_size,
     parse_some,
     parse_tensors,
     parse_triggers,
@@ -55,12 +57,21 @@ class CapturePlan:
         _checked("backend", parse_choice(*BACKENDS), options.backend)
         trigger = _checked("trigger", parse_triggers, options.trigger) if options.trigger else ()
         _checked("flight_memory", parse_count(1), options.flight_memory)
+        _checked("on_full", parse_choice(*ON_FULL), options.on_full)
+        max_bytes = None if options.max_bytes is None else _checked("max_bytes", parse_size, options.max_bytes)
         emulation = _emulation(options)
         recipes = [parse_recipe(text) for text in options.recipes]
         if emulation is not None:  # what the training computes with is to be seen, asked for or not
             recipes.extend(emulation.recipes)
         return cls(
-            replace(options, tensors=tensors, detail=detail, accumulation=accumulation, trigger=trigger),
+            replace(
+                options,
+                tensors=tensors,
+                detail=detail,
+                accumulation=accumulation,
+                trigger=trigger,
+                max_bytes=max_bytes,
+            ),
             Selection.from_regexes(options.layers, options.exclude),
             Schedule.from_options(options),
             tuple({recipe.text: recipe for recipe in recipes}.values()),

@@ -254,8 +254,13 @@ class Recorder:
         self, kind: str, message: str, *, step: int | None, layer: str | None = None, tensor: str | None = None
     ) -> None:
         """Note something that went wrong or is missing."""
-        row = (self._segment, step, self._rank, time.time(), kind, layer, tensor, message)
-        self._rows.batch.rows["events"].append(row)
+        self._rows.batch.rows["events"].append(self.event_row(kind, message, step, layer, tensor))
+
+    def event_row(
+        self, kind: str, message: str, step: int | None, layer: str | None = None, tensor: str | None = None
+    ) -> tuple[Any, ...]:
+        """A row of the table `events`, of now."""
+        return (self._segment, step, self._rank, time.time(), kind, layer, tensor, message)
 
     def add_score(self, task: str, score: float, *, step: int) -> None:
         """Note a benchmark score that the training gave."""

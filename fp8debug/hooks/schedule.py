@@ -49,6 +49,8 @@ class Schedule:
     first: int
     ranges: tuple[StepRange, ...] | None
     raw_every: int
+    keep: int = 1
+    """Of the steps that these say, one in so many is taken; 0: none."""
 
     @classmethod
     def from_options(cls, options: CaptureOptions) -> Schedule:
@@ -66,12 +68,15 @@ class Schedule:
 
     def sampled(self, step: int) -> bool:
         """Whether errors and histograms are taken in `step`."""
+        if not self.keep:
+            return False
         if step < self.first:
-            return True
+            return step % self.keep == 0
         if self.ranges is not None:
-            return any(step in steps for steps in self.ranges)
-        return step % self.every == 0
+            return any(step in steps and (step - steps.first) % self.keep == 0 for steps in self.ranges)
+        return step % (self.every * self.keep) == 0
 
     def raw(self, step: int) -> bool:
         """Whether raw values are dumped in `step`."""
-        return self.raw_every > 0 and step % self.raw_every == 0
+        period = self.raw_every * self.keep
+        return period > 0 and step % period == 0

@@ -167,7 +167,7 @@ def test_after_an_error_nothing_blocks(run_dir: RunDir, monkeypatch: pytest.Monk
     parts = PartWriter(run_dir, 0)
     parts.start()
     began = time.monotonic()
-    for number in range(3 * writer.QUEUE_LENGTH):
+    for number in range(300):
         parts.submit(batch_of(number))
     parts.close()
     assert time.monotonic() - began < 5
@@ -185,6 +185,7 @@ def test_a_slow_disk_makes_the_training_wait_not_the_memory_grow(
         original(*args)
 
     monkeypatch.setattr(writer, "write_part", slow)
+    monkeypatch.setattr(writer, "QUEUE_BYTES", 4 * (1 << 14))  # the least that four batches count as
     parts = PartWriter(run_dir, 0)
     parts.start()
     submitted: list[int] = []
@@ -197,7 +198,7 @@ def test_a_slow_disk_makes_the_training_wait_not_the_memory_grow(
     training = threading.Thread(target=submit)
     training.start()
     training.join(0.3)
-    assert len(submitted) <= writer.QUEUE_LENGTH + 1
+    assert len(submitted) <= 4
     gate.set()
     training.join()
     parts.close()
