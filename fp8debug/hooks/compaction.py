@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from fp8debug.errors import Fp8DebugError
 from fp8debug.generations import (
     COMPACTION_LOCK,
@@ -71,7 +73,7 @@ def compact(run_dir: RunDir, say: Callable[[str], None] = lambda _: None) -> Com
             for name in begun:
                 storage.remove(name)
             return _compact(storage, held, say)
-    except OSError as error:
+    except (OSError, pa.ArrowException) as error:
         raise Fp8DebugError(f"{run_dir.path} is not compacted ({error}); it holds what it held before") from error
 
 

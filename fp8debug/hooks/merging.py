@@ -62,6 +62,8 @@ def _conforming(file: pq.ParquetFile, table: str) -> Iterator[pa.RecordBatch]:
     for batch in file.iter_batches(min(BATCH_ROWS, row_group_rows(table)), use_threads=False):
         n_rows += batch.num_rows
         columns = [_nulls(field, batch) if field.name in absent else batch.column(field.name) for field in schema]
+        if any(column.null_count for field, column in zip(schema, columns, strict=True) if not field.nullable):
+            raise ValueError(f"not a part of table {table}: a cell is missing")
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
     if n_rows != file.metadata.num_rows:
         raise ValueError(f"{n_rows} rows could be read of {file.metadata.num_rows}")
