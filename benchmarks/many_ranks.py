@@ -23,11 +23,11 @@ TENSORS = ("x", "dy")
 class Size:
     """How large the run is."""
 
-    n_ranks: int = 64
+    n_ranks: int = 32
     n_layers: int = 12
     n_steps: int = 100
     every: int = 10
-    n_values: int = 1000
+    n_values: int = 4000
     """Distinct values of a histogram."""
 
     @property
@@ -63,7 +63,8 @@ create or replace table bins as
 select
     segment, rank, seq, 'high' as counted,
     (case when v % 2 = 0 then 1 else -1 end * amax * (1 - (v // 2 % 64) / 128) / power(2, v // 128))::float as value,
-    (1 + 4000 * exp(-power((v - 700) / 200, 2)))::bigint as count
+    (1 + 4000 * exp(-power((v - 0.7 * $n_values) / (0.2 * $n_values), 2)) * (1 + hash(seq, v) % 64 / 256))::bigint
+        as count
 from records, range($n_values) as b(v)
 where sampled
 order by seq

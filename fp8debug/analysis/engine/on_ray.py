@@ -22,6 +22,7 @@ class RayEngine:
     Args:
         address: of a cluster that is there, as `ray.init` takes it; None: start one on the cores of this machine, and
             stop it in `close`.
+        n_cores: of a cluster that is started here; None: all of this machine.
         n_partitions: None: as many as keep the cluster's cores busy.
         max_retries: how often a partition is given to another process when one dies.
 
@@ -30,9 +31,14 @@ class RayEngine:
     """
 
     def __init__(
-        self, address: str | None = None, *, n_partitions: int | None = None, max_retries: int = _MAX_RETRIES
+        self,
+        address: str | None = None,
+        *,
+        n_cores: int | None = None,
+        n_partitions: int | None = None,
+        max_retries: int = _MAX_RETRIES,
     ) -> None:
-        self._cluster = Cluster(address)
+        self._cluster = Cluster(address, n_cores)
         self._n_partitions = n_partitions
         self._max_retries = max_retries
 

@@ -28,12 +28,13 @@ class Cluster:
 
     Args:
         address: as `ray.init` takes it; None: start a cluster here.
+        n_cores: of a cluster that is started here; None: all of this machine.
 
     Raises:
         UsageError: ray is not installed, or there is no cluster.
     """
 
-    def __init__(self, address: str | None) -> None:
+    def __init__(self, address: str | None, n_cores: int | None = None) -> None:
         if importlib.util.find_spec("ray") is None:
             raise UsageError(
                 "the engine ray needs the package ray, which is not installed: pip install 'fp8debug[ray]'"
@@ -42,7 +43,7 @@ class Cluster:
         # In a process that is connected already, as one that Ray itself started, that connection is used and kept.
         self._is_ours = not self.ray.is_initialized()
         if self._is_ours:
-            _connect(self.ray, address)
+            _connect(self.ray, address, n_cores or os.cpu_count())
 
     @property
     def n_cores(self) -> int:
@@ -56,11 +57,11 @@ class Cluster:
             self.ray.shutdown()
 
 
-def _connect(ray: Any, address: str | None) -> None:
+def _connect(ray: Any, address: str | None, n_cores: int | None) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     with _environment():
         if address is None:
-            ray.init(address="local", num_cpus=os.cpu_count(), include_dashboard=False, **quiet)
+            ray.init(address="local", num_cpus=n_cores, include_dashboard=False, **quiet)
             return
         if address != "auto":
             _probe(address)
