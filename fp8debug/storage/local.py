@@ -29,6 +29,7 @@ class LocalStorage:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._made: set[Path] = set()
 
     def address(self, name: str = "") -> str:
         """The path of a file."""
@@ -110,7 +111,7 @@ class LocalStorage:
     def writing(self, name: str) -> Iterator[IO[bytes]]:
         """A file beside the place, renamed when the block ends well; raises OSError.
 
-        Folders below the root are made, the root is not: it is not made again when somebody has removed it.
+        Folders below the root are made, once: nothing is made again when somebody has removed it, the root neither.
         """
         target = self.root / name
         self._make_folder(target.parent)
@@ -157,10 +158,11 @@ class LocalStorage:
         return False
 
     def _make_folder(self, folder: Path) -> None:
-        if folder == self.root or folder.is_dir():
+        if folder == self.root or folder in self._made or folder.is_dir():
             return
         self._make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
+        self._made.add(folder)
 
 
 def _below(folder: str, prefix: str) -> Iterator[str]:
