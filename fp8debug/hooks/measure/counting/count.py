@@ -118,7 +118,7 @@ def _count_wide(words: Words, memory: Words, tables: Table32, sums: Words) -> No
     fours = words.size // 4 * 4
     for i in range(0, fours, 4):
         a, b, c, d = words[i], words[i + 1], words[i + 2], words[i + 3]
-        if (a ^ b) | (b ^ c) | (c ^ d) == _0:
+        if a == b and b == c and c == d:
             _add_lanes(a, np.uint32(4), tables)
         else:
             _add_lanes(a, np.uint32(1), tables)
