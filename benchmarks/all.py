@@ -12,6 +12,7 @@ from pathlib import Path
 SCRIPTS: dict[str, tuple[str, ...]] = {
     "kernels": ("kernels.py", "--check"),
     "overhead": ("overhead.py", "--check"),
+    "disk": ("disk.py", "--check"),
     "device": ("device.py", "--check"),
 }
 """What is run for each name, with its arguments."""
