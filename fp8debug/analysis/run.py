@@ -72,7 +72,8 @@ class Run:
         self._readers = readers
         self._engine = engine or DuckDBEngine()
         self._owns_engine = owns_engine
-        self._source = Source(self.prepare, parts, config or {})
+        store = None if copy is None else (str(copy.run.folder), str(path))
+        self._source = Source(self.prepare, parts, config or {}, store)
         fill = {table: partial(self._fill, table) for table in FILLED_BY}
         are_several = presence is not None and presence.are_several
         self._views = _views_of_ranks(con, manifest, fill) if are_several else Views(con, fill=fill)

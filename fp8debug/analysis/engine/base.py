@@ -22,6 +22,8 @@ class Source:
     """By table, the files that the connection reads."""
     config: Mapping[str, Any]
     """What the connection was opened with."""
+    store: tuple[str, str] | None = None
+    """Folder that the run was copied to, and the URL that it was copied from; None: it is no copy."""
 
 
 class Engine(Protocol):

@@ -82,7 +82,7 @@ def _task(
         select = f"select * from ({stored_select(TABLES[table], parts)}) where {part.condition}"
         statements += _stored_views(con, table, select)
     statements += [macro.text for macro in reduction.macros]
-    return Task(tuple(files), tuple(statements), reduction.partial, source.config)
+    return Task(tuple(files), tuple(statements), reduction.partial, source.config, source.store)
 
 
 def _stored_views(con: duckdb.DuckDBPyConnection, table: str, select: str) -> list[str]:

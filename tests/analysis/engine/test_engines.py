@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,18 @@ def test_a_file_that_a_worker_does_not_see_is_named(several_ranks: Path, monkeyp
         pytest.raises(Fp8DebugError, match=r"does not see .*rank=2.*must see the run"),
     ):
         counted(run)
+
+
+def test_a_worker_that_does_not_see_the_copy_of_a_bucket_fetches_its_files(
+    several_ranks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_run(several_ranks, threads=1) as run:
+        expected = counted(run)
+    seen = os.path.exists
+    with open_run(several_ranks, threads=1, engine=DuckDBEngine(2)) as run:
+        monkeypatch.setattr(run, "_source", replace(run._source, store=(str(several_ranks), f"file://{several_ranks}")))
+        monkeypatch.setattr(os.path, "exists", lambda path: str(several_ranks) not in str(path) and seen(path))
+        assert counted(run) == expected
 
 
 def test_what_goes_wrong_in_a_worker_is_told(several_ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
