@@ -53,6 +53,7 @@ class Observation:
         self._flight = flight
         self._probe = self._gemm_probe()
         recorder.takes_details = self._takes_details
+        recorder.make_room = self._make_room
         self._not_probed: set[str] = set()
         """Layers that are a GEMM for each head: their tensors as a whole are no operands of one."""
         self._weights_seen: set[tuple[str, int]] = set()
@@ -133,12 +134,10 @@ class Observation:
         facts = self._recorder.record(seen, sampled=sampled, raw=raw)
         if facts is not None and self._probe is not None and seen.layer not in self._not_probed:
             self._probe.observe(seen, facts)
+        if sampled or raw:
+            self._make_room()
         if self._flight is not None:
-            if self._flight.is_full:
-                self._flight.make_room(scheduled=scheduled)
             self._flight.spent_s += time.perf_counter() - started_s
-        if (sampled or raw) and self.is_full:
-            self._flush()
 
     def wants_weight(self, layer: str, moment: Moment) -> bool:
         """Weights change once a step: they are taken in the first training forward of it.
@@ -198,6 +197,13 @@ class Observation:
         """Keep nothing of any tensor."""
         if self._probe is not None:
             self._probe.drop()
+
+    def _make_room(self) -> None:
+        """Let what was collected go as far as the memory for it asks for."""
+        if self._flight is not None and self._flight.is_full:
+            self._flight.make_room(scheduled=self.is_scheduled(self.clock.step))
+        if self.is_full:
+            self._flush()
 
     def _schedule_of(self, step: int) -> Schedule:
         return self._former[1] if self._former is not None and step < self._former[0] else self.plan.schedule

@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from fp8debug.hooks.measure.codes import route
 from fp8debug.hooks.measure.device import Arriving, DeviceCounter, is_on_accelerator
 from fp8debug.hooks.measure.engine import Counted, Engine, UnsupportedDtype
 from fp8debug.hooks.measure.health import EMPTY, Health, nonfinite_rows
+from fp8debug.hooks.measure.layout import row_blocks
 from fp8debug.hooks.measurement import Measurement, Missed, RowClass, is_replica, scaling_amax, tensor_head
 from fp8debug.hooks.noticed import Noticed
 from fp8debug.hooks.observed import Observed, Payload
@@ -37,6 +39,9 @@ from fp8debug.hooks.transforms import is_plain, outside_transforms, unwrapped
 from fp8debug.hooks.weight_sample import weight_sample
 from fp8debug.recipes import Recipe
 from fp8debug.replay import Moment, ScaleInForce
+
+VALUES_BLOCK = 1 << 20
+"""Elements of raw values that are copied at once."""
 
 EventCells = tuple[int | None, str, str | None, str | None, str]
 """step, kind, layer, tensor, message"""
@@ -73,7 +78,7 @@ class Recorder:
         self._segment = segment
         self._rank = rank
         self._seq = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # rows may have to leave while a record is being made
         self._unsupported: set[tuple[str, str | None]] = set()
         self.noticed = Noticed()
         self._rows.look = self.noticed.look
@@ -82,6 +87,9 @@ class Recorder:
         self.n_records = 0
         self.takes_details: Callable[[Moment], bool] = lambda moment: moment.pass_ != "eval"
         """Which passes of sampled steps have details, where there are any."""
+
+        self.make_room: Callable[[], None] = lambda: None
+        """Called where much has been collected: hands it over when it is too much."""
 
     @property
     def n_bytes(self) -> int:
@@ -160,7 +168,8 @@ class Recorder:
             self._add_unsupported(seq, seen, str(error))
             return
         held = payload.codes.detach()
-        rows = nonfinite_rows(decoded(held, payload.fmt)) if health.has_nonfinite else (0, None)
+        decode = partial(decoded, fmt=payload.fmt)
+        rows = nonfinite_rows(held, decode) if health.has_nonfinite else (0, None)
         taken = Measurement(
             seq,
             seen.layer,
@@ -183,7 +192,7 @@ class Recorder:
         if sampled and self._follows(taken) and (sample := weight_sample(value, payload, facts)) is not None:
             self._rows.add_weight_sample(taken, sample)
         if raw:
-            self._add_values(seq, seen, decoded(held, payload.fmt))
+            self._add_values(seq, seen, held, decode)
 
     def _follows(self, taken: Measurement) -> bool:
         """Whether this payload is of a weight that is followed over the steps: once a step, and of one replica."""
@@ -360,15 +369,23 @@ class Recorder:
         """Whether a sampled tensor is needed beside its histogram: for errors of FP32 values, or of rows by class."""
         return route(value.dtype, gemm_dtype).approx is not None or self.masks.n_given > 0
 
-    def _add_values(self, seq: int, seen: Observed, value: torch.Tensor) -> None:
-        shape = (value.shape[:-1].numel(), value.shape[-1]) if value.dim() else (1, 1)
-        # A copy even where nothing is to be converted: the tensor may change, or go, before it is written.
-        host = value.reshape(shape).to("cpu", torch.float32, copy=True).numpy()
-        rows = self._rows.batch.rows["values"]
+    def _add_values(
+        self,
+        seq: int,
+        seen: Observed,
+        value: torch.Tensor,
+        decode: Callable[[torch.Tensor], torch.Tensor] = lambda rows: rows,
+    ) -> None:
         key = self._rows.key(seq, seen.layer, seen.tensor, seen.moment)
-        for number, row in enumerate(host):
-            rows.append((*key, number, row))
-        rows.array_bytes += host.nbytes
+        numbers = itertools.count()
+        for block in row_blocks(value, VALUES_BLOCK):
+            # A copy even where nothing is to be converted: the tensor may change, or go, before it is written.
+            host = decode(block).to("cpu", torch.float32, copy=True).numpy()
+            rows = self._rows.batch.rows["values"]
+            for row in host:
+                rows.append((*key, next(numbers), row))
+            rows.array_bytes += host.nbytes
+            self.make_room()
 
     def _add_unsupported(self, seq: int, seen: Observed, reason: str) -> None:
         value = seen.value
@@ -385,5 +402,6 @@ def _nonfinite_rows(value: torch.Tensor, gemm_dtype: torch.dtype, health: Health
     if not health.has_nonfinite:
         return (None if health.n_nan is None else 0), None
     # As the GEMM reads it: what is finite in FP32 may overflow in FP16.
-    n_rows, first = nonfinite_rows(value.to(gemm_dtype) if value.dtype is torch.float32 else value)
+    read = partial(torch.Tensor.to, dtype=gemm_dtype) if value.dtype is torch.float32 else torch.Tensor.detach
+    n_rows, first = nonfinite_rows(value, read)
     return n_rows, first if n_rows else None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+
+from fp8debug.hooks.measure.layout import row_blocks
 
 
 class Health(NamedTuple):
@@ -38,18 +41,26 @@ class Health(NamedTuple):
 EMPTY = Health(n=0, n_zero=0, n_neg_zero=0, n_nan=0, n_posinf=0, n_neginf=0, amin=None, amax=0.0)
 
 
-def nonfinite_rows(t: torch.Tensor) -> tuple[int, int]:
+BLOCK = 1 << 20
+"""Elements of a temporary."""
+
+
+def nonfinite_rows(
+    t: torch.Tensor, read: Callable[[torch.Tensor], torch.Tensor] = lambda rows: rows
+) -> tuple[int, int]:
     """Return how many rows hold a NaN or Inf, and the first such row (-1 when there is none).
 
     Args:
-        t: floating tensor, any shape, seen as (rows, last dimension); a vector is one row.
+        t: tensor of any shape, seen as (rows, last dimension); a vector is one row.
+        read: makes of some rows the floating values that are looked at.
     """
+    if t.numel() == 0:
+        return 0, -1
     with torch.no_grad():
-        values = t.detach()
-        if values.element_size() == 1:
-            values = values.to(torch.float32)
-        if values.numel() == 0:
-            return 0, -1
-        rows = values.reshape(-1, values.shape[-1] if values.dim() else 1)
-        bad = torch.nonzero(~torch.isfinite(rows).all(dim=1)).flatten().cpu()
+        bad = torch.cat([_is_bad(read(rows)) for rows in row_blocks(t.detach(), BLOCK)]).nonzero().flatten().cpu()
         return bad.numel(), int(bad[0]) if bad.numel() else -1
+
+
+def _is_bad(rows: torch.Tensor) -> torch.Tensor:
+    values = rows.to(torch.float32) if rows.element_size() == 1 else rows
+    return ~torch.isfinite(values).all(dim=1)

@@ -35,9 +35,27 @@ def flat_blocks(t: torch.Tensor, *, aligned: bool = True) -> Iterator[torch.Tens
         yield t.reshape(-1)
         return
     row = t[0].numel() if t.dim() > 1 and t.shape[0] else 1
+    if row > BLOCK // 8 and row * t.element_size() % 8 == 0:  # eight of them would be too much to copy
+        for part in t:
+            yield from flat_blocks(part, aligned=aligned)
+        return
     rows = max(8, BLOCK // max(row, 1) // 8 * 8)
     for block in t.split(rows) if t.dim() else (t,):
         yield block.clone(memory_format=torch.contiguous_format).reshape(-1)
+
+
+def row_blocks(t: torch.Tensor, elements: int) -> Iterator[torch.Tensor]:
+    """Yield the rows of `t`, seen as (rows, last dimension), in order: matrices of about so many elements or one row.
+
+    They are views, whatever the layout.
+    """
+    if t.dim() < 2:
+        yield t.reshape(1, -1)
+    elif t.dim() > 2:
+        for part in t:
+            yield from row_blocks(part, elements)
+    else:
+        yield from t.split(max(1, elements // max(1, t.shape[1])))
 
 
 class _Memory:
