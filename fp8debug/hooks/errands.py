@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,6 +71,24 @@ class Errands:
             with self._changed:
                 self._rounds.append(_Round(seconds, action, time.monotonic() + seconds))
             self._wake()
+
+    def before_exit(self, method: Callable[[], object]) -> None:
+        """Far away alone, call a method of what still lives when the interpreter begins to end.
+
+        At `atexit` it would be too late: no request finds its host any more, since threads of executors are gone.
+        """
+        register = getattr(threading, "_register_atexit", None)
+        if not self.is_far or register is None:
+            return
+        reference = weakref.WeakMethod(method)
+
+        def call() -> None:
+            live = reference()
+            if live is not None:
+                live()
+
+        with contextlib.suppress(RuntimeError):  # it ends already
+            register(call)
 
     def close(self) -> None:
         """Do what waits, for `LAST_S` seconds at most, and nothing any more after that."""

@@ -137,6 +137,7 @@ class Session:
         self.watch.start()
         self._observation.active = True
         atexit.register(self.close)
+        self._errands.before_exit(self.close)
         abandon_in_children(self)
 
     def attach_layers(self, model: nn.Module, found: Sequence[FoundLayer]) -> list[FoundLayer]:
