@@ -28,12 +28,12 @@ order by segment, rank, seq
 _GROUPS = "select id, layer, step, amax, n_nonzero from group_passes where {operands}"
 _RECORDED = """
 select
-    layer, tensor, count(distinct step) filter (is_gap_hit(scale_gap_bits - $bits)), count(distinct step)
-from scale_gaps
+    bits, layer, tensor, count(distinct step) filter (is_gap_hit(scale_gap_bits - bits)), count(distinct step)
+from scale_gaps, (select unnest($bits::int[]) as bits)
 where recipe = $recipe and not alternate and scale_gap_bits is not null and is_judged_pass(pass)
   and n_nonzero >= getvariable('min_nonzero')
   and not (source = 'simulated' and n_rolls < getvariable('warmup_rolls')) and {operands}
-group by layer, tensor
+group by bits, layer, tensor
 """
 
 
@@ -50,11 +50,16 @@ def gap_counts(
     """
     counts: dict[tuple[str, str, str], Count] = {}
     chosen = _condition(operands)
+    by_base: dict[str, dict[str, int]] = defaultdict(dict)
     for trial in shifted:
-        bits = trial.recipe.margin - trial.base.margin
-        rows = run.sql(_RECORDED.format(operands=chosen), recipe=trial.base.text, bits=bits).fetchall()
-        for layer, tensor, n_hit, n_steps in rows:
-            counts[trial.recipe.text, layer, tensor] = Count(n_hit, n_steps)
+        by_base[trial.base.text][trial.recipe.text] = trial.recipe.margin - trial.base.margin
+    for base, shifts in by_base.items():
+        bits = sorted(set(shifts.values()))
+        for shift, layer, tensor, *numbers in run.sql(
+            _RECORDED.format(operands=chosen), recipe=base, bits=bits
+        ).fetchall():
+            for recipe in (text for text, its in shifts.items() if its == shift):
+                counts[recipe, layer, tensor] = Count(*numbers)
     if recipes:
         counts.update(_replayed_counts(run, operands, recipes))
     return counts

@@ -157,7 +157,11 @@ def _selection(run: Run, operands: Sequence[Operand]) -> Selection:
 
 
 def _shifted_scales(run: Run, shifted: Sequence[Shifted]) -> Iterator[ScaleRow]:
+    recorded: dict[str, list[tuple[int, str, float]]] = {}
     for trial in shifted:
-        for record, tensor, scale in run.sql(_RECORDED_SCALES, recipe=trial.base.text).fetchall():
+        base = trial.base.text
+        if base not in recorded:
+            recorded[base] = run.sql(_RECORDED_SCALES, recipe=base).fetchall()
+        for record, tensor, scale in recorded[base]:
             fmt = trial.recipe.formats_for(tensor)[0][0]
             yield ScaleRow(record, trial.recipe.text, fmt.name, scale * trial.factor(tensor), None)

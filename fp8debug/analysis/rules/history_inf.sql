@@ -3,7 +3,10 @@
 severity = "error"
 confidence = "certain"
 priority = 10
-only_if = ["exists (from stored.scales where source = 'framework')"]
+only_if = [
+    "exists (from stored.scales where source = 'framework')",
+    "exists (from stored.scales where not isfinite(amax_used)) or exists (from stored.tensors where n_posinf > 0 or n_neginf > 0 or not isfinite(amax))",
+]
 sentence = "{what}"
 advice = "Find the step that brought it in (see `nonfinite`), and clear this operand's amax history; a shorter window forgets sooner."
 symptom = "after one overflow the loss does not recover for a long time"

@@ -3,7 +3,10 @@
 severity = "error"
 confidence = "certain"
 priority = 11
-only_if = ["exists (from stored.scales where source = 'framework')"]
+only_if = [
+    "exists (from stored.scales where source = 'framework')",
+    "exists (from framework_scales where tensor = 'w' and starts_with(recipe, 'delayed') and abs(scale_gap_bits) > getvariable('gap_bits'))",
+]
 sentence = "weight amax history disagrees with the weight: the scale was set for an amax of {used:.3g}, the weight's is {amax:.3g}, {effect}"
 advice = "Reset or recompute the weight's amax history after a checkpoint is loaded, before the first forward."
 symptom = "fine-tuning in FP8 does not converge although the checkpoint is right"

@@ -1,8 +1,7 @@
 -- The scales that the framework itself recorded, beside the amax of their tensor, in training passes.
 -- Internal.
--- A table: computed once, when it is first named.
 -- amax: as scaling kernels see it: infinite where the tensor has an infinity, 0 for an empty one
-create or replace temp table framework_scales as
+create or replace view framework_scales as
 select
     * replace (
         case

@@ -12,5 +12,8 @@ select
     coalesce(nullif(regexp_extract(recipe, 'amax_history_len=(\d+)', 1), '')::int, 1024) as history_len,
     fmt_max(fmt)::double
     * power(2, -coalesce(nullif(regexp_extract(recipe, 'margin=(-?\d+)', 1), '')::int, 0)) as top
-from (select distinct segment, rank, layer, tensor, recipe, fmt from framework_scales)
-where starts_with(recipe, 'delayed');
+from (
+    select distinct segment, rank, layer, tensor, recipe, fmt
+    from judged_scales
+    where source = 'framework' and not alternate and starts_with(recipe, 'delayed')
+);

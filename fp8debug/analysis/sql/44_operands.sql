@@ -47,40 +47,36 @@ hits_of as (
     from hitting
     group by level, recipe, fmt, layer, tensor
 ),
-gap_steps as (
+gaps as (
+    -- Of each step only what hits is kept: the rest of a million records would be grouped a second time for nothing.
     select
-        recipe, fmt, layer, tensor, step, any_value(source) as source,
-        bool_or(hit_gap) as is_hit, bool_or(watch_gap) as is_watch,
-        max(scale_gap_bits) as max_bits, min(scale_gap_bits) as min_bits,
-        min(scale) as min_scale, max(scale) as max_scale, min(amax) as min_amax, max(amax) as max_amax
+        recipe, fmt, layer, tensor, any_value(source) as source, count(distinct step) as n_gap_steps,
+        list({step: step, bits: scale_gap_bits, level: 'hit'}) filter (hit_gap) as hits,
+        list({step: step, bits: scale_gap_bits, level: 'watch'}) filter (watch_gap) as watched,
+        case
+            when max(scale_gap_bits) >= -min(scale_gap_bits) then max(scale_gap_bits) else min(scale_gap_bits)
+        end as worst_bits,
+        stayed_off(
+            n_gap_steps, min(scale), max(scale), min(amax), max(amax), min(scale_gap_bits), max(scale_gap_bits)
+        ) as is_frozen,
+        min(scale) as min_scale
     from evidence
     where series = 'gap' and not alternate
-    group by recipe, fmt, layer, tensor, step
-),
-gaps as (
-    select
-        recipe, fmt, layer, tensor, any_value(source) as source, count(*) as n_gap_steps,
-        count(*) filter (is_hit) as n_hit, count(*) filter (is_watch) as n_watch,
-        min(step) filter (is_hit) as first_hit, min(step) filter (is_watch) as first_watch,
-        max(step) filter (is_hit) as last_hit, max(step) filter (is_watch) as last_watch,
-        median(max_bits) filter (is_hit) as hit_bits, median(max_bits) filter (is_watch) as watch_bits,
-        case when max(max_bits) >= -min(min_bits) then max(max_bits) else min(min_bits) end as worst_bits,
-        stayed_off(
-            n_gap_steps, min(min_scale), max(max_scale), min(min_amax), max(max_amax), min(min_bits), max(max_bits)
-        ) as is_frozen,
-        min(min_scale) as min_scale
-    from gap_steps
     group by recipe, fmt, layer, tensor
 ),
 gap_hits_of as (
     select
-        level, recipe, fmt, layer, tensor,
-        case level when 'hit' then n_hit else n_watch end as n_gap_hit_steps,
-        case level when 'hit' then first_hit else first_watch end as first_step,
-        case level when 'hit' then last_hit else last_watch end as last_step,
-        case level when 'hit' then hit_bits else watch_bits end as bits
-    from gaps, levels
-    where n_gap_hit_steps > 0
+        level, recipe, fmt, layer, tensor, count(*) as n_gap_hit_steps, min(step) as first_step,
+        max(step) as last_step, median(bits) as bits
+    from (
+        select recipe, fmt, layer, tensor, hit.level as level, hit.step as step, max(hit.bits) as bits
+        from (
+            select recipe, fmt, layer, tensor, unnest(list_concat(hits, watched)) as hit
+            from gaps
+        )
+        group by all
+    )
+    group by level, recipe, fmt, layer, tensor
 )
 select
     level, recipe, fmt, layer, tensor, coalesce(o.source, g.source) as source,
