@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def path(tmp_path: Path, synthetic_run: ModuleType) -> Path:
     return tmp_path / "run"
 
 
-def content(run: Run) -> dict[str, list[object]]:
+def content(run: Run) -> dict[str, list[tuple[Any, ...]]]:
     return {table: run.sql(f"from stored.{table} order by all").fetchall() for table in TABLES}
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -63,12 +64,13 @@ def expected(flushes: range, ranks: range = range(1)) -> Counter[tuple[Any, ...]
     return Counter([*events, *values])
 
 
-def rows(run_dir: RunDir) -> Counter[tuple[Any, ...]]:
+def rows(run_dir: RunDir, *tables: str) -> Counter[tuple[Any, ...]]:
     """Every row that counts, by key."""
     found: Counter[tuple[Any, ...]] = Counter()
-    for table, columns in (("events", ["rank", "step", "message"]), ("histograms", ["rank", "seq", "value", "count"])):
+    for table in tables or TABLES:
+        columns = {"events": ["rank", "step", "message"], "histograms": ["rank", "seq", "value", "count"]}[table]
         for name in run_dir.part_names(table):
-            part = pq.ParquetFile(run_dir.folder / name).read(columns).to_pydict()
+            part = pq.read_table(pa.BufferReader(run_dir.storage.read(name)), columns=columns).to_pydict()
             found.update((table, *row) for row in zip(*part.values(), strict=True))
     return found
 
@@ -262,6 +264,32 @@ def test_a_merge_that_fails_is_no_error_of_the_capture(run_dir: RunDir, monkeypa
     assert rows(run_dir) == expected(range(3))
 
 
+def test_who_reads_while_a_writer_merges_sees_each_flush_once(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "FAN_IN", 3)
+    monkeypatch.setattr("fp8debug.hooks.writer.FAN_IN", 3)
+    writer = PartWriter(run_dir, 0)
+
+    def write() -> None:
+        for number in range(45):
+            writer.submit(batch_of(0, number))
+
+    writer.start()
+    thread = threading.Thread(target=write)
+    thread.start()
+    seen: list[int] = []
+    while not seen or seen[-1] < 45:
+        reader = run_dir.storage.share(READERS_LOCK)
+        assert reader is not None
+        found = rows(run_dir, "events")
+        reader.release()
+        assert found == Counter({("events", 0, number, f"event {number}"): 1 for number in range(len(found))})
+        seen.append(len(found))
+    thread.join()
+    writer.close()
+    assert seen == sorted(seen)
+    assert rows(run_dir) == expected(range(45))
+
+
 # -- all ranks ----------------------------------------------------------------------------------------------------
 
 
@@ -309,10 +337,10 @@ def test_a_compaction_that_dies_loses_nothing(tmp_path: Path, run_dir: RunDir) -
 
 def test_a_process_that_is_killed_while_it_compacts(run_dir: RunDir) -> None:
     """kill -9 at instants all over a compaction that starts again each time."""
-    write_flushes(run_dir, range(40), range(2))
-    everything = expected(range(40), range(2))
+    write_flushes(run_dir, range(12), range(2))
+    everything = expected(range(12), range(2))
     killed = 0
-    for delay in (0.002, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15):
+    for delay in (0.002, 0.01, 0.02, 0.03, 0.05, 0.07):
         pid = os.fork()
         if pid == 0:
             try:
@@ -421,6 +449,21 @@ def test_where_readers_cannot_be_seen_files_go_one_merge_later(run_dir: RunDir) 
     assert compact(run_dir).n_files_left == 6
     assert rows(run_dir) == expected(range(3))
     assert compact(run_dir).n_files_left == 0
+
+
+def test_a_run_in_an_object_store() -> None:
+    """There nobody can tell who reads: what a merge supersedes goes with the next one."""
+    fsspec.filesystem("memory").store.clear()
+    far = RunDir("memory://bucket/run")
+    far.write_manifest(Manifest(run_id="r", command=["t"], created_at="2026-01-01T00:00:00", status="closed"))
+    write_flushes(far, range(3), range(2))
+    assert compact(far).n_files_left == 12
+    assert rows(far) == expected(range(3), range(2))
+    write_flushes(far, range(3, 5), range(2))
+    compact(far)
+    assert rows(far) == expected(range(5), range(2))
+    assert compact(far).n_files == 2
+    assert rows(far) == expected(range(5), range(2))
 
 
 def test_a_listing_that_misses_a_merge_is_made_again(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
