@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fp8debug.cli.interruption import interruptible
 from fp8debug.cli.question import Question
 from fp8debug.cli.render.results import TEXT_FORMATS, Result, distinct
 from fp8debug.cli.render.stream import tell
@@ -37,9 +38,9 @@ def write_answer(question: Question, sink: Sink) -> None:
     assert question.run is not None and question.query is not None
     with open_run(question.run.path) as run:
         _tell_what_is_missing(run)
-        relation = run_query(run, question.query)
         write = _write_parquet if sink.format == "parquet" else _write_text
-        n_rows = write(relation, sink)
+        with interruptible(run.prepare("")):
+            n_rows = write(run_query(run, question.query), sink)
     if sink.path is not None:
         tell(f"wrote {sink.path} ({count(n_rows, 'row')})")
 

@@ -1,0 +1,45 @@
+"""Ctrl-C while a query runs: Python learns of it only when DuckDB comes back, so DuckDB is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import duckdb
+
+_DONE = b"\0"
+
+
+@contextlib.contextmanager
+def interruptible(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Within the block a SIGINT ends the query that `con` runs, and is raised as KeyboardInterrupt.
+
+    In another thread than the main one, where signals do not arrive, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    waiting = threading.Thread(target=_wait, args=(con, reader), daemon=True)
+    waiting.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.write(writer, _DONE)
+        waiting.join()
+        os.close(writer)
+        os.close(reader)
+
+
+def _wait(con: duckdb.DuckDBPyConnection, reader: int) -> None:
+    while (number := os.read(reader, 1)) != _DONE:
+        if number[0] == signal.SIGINT:
+            con.interrupt()
