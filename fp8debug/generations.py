@@ -81,7 +81,8 @@ def read_generation(storage: Storage) -> Generation:
 
 def write_generation(storage: Storage, generation: Generation) -> None:
     """Replace `CURRENT` in one moment; raises OSError."""
-    storage.replace(CURRENT_NAME, (json.dumps(asdict(generation), indent=1) + "\n").encode())
+    with storage.writing(CURRENT_NAME, durable=True) as file:
+        file.write((json.dumps(asdict(generation), indent=1) + "\n").encode())
 
 
 def live_names(storage: Storage, table: str) -> list[str]:

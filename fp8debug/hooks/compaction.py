@@ -191,7 +191,7 @@ def _count(storage: Storage) -> tuple[int, int]:
 
 @contextmanager
 def _only_one(run_dir: RunDir) -> Iterator[Held]:
-    for _ in range(20):
+    for _ in range(10):
         try:
             held = run_dir.storage.hold(COMPACTION_LOCK)
             break

@@ -42,13 +42,15 @@ def write_table(table: pa.Table, name: str, file: IO[bytes]) -> None:
 def write_batches(batches: Iterable[pa.RecordBatch], name: str, storage: Storage, part: str) -> int:
     """Write rows of the table `name` as they come, with one row group in memory; returns how many.
 
+    The file outlives a failure of the machine: parts that it holds are deleted after it.
+
     Raises:
         OSError: it cannot be written; and what `batches` raises: then there is no such file.
     """
     schema, group_rows = ARROW_SCHEMAS[name], row_group_rows(name)
     waiting: list[pa.RecordBatch] = []
     n_waiting = n_written = 0
-    with storage.writing(part) as file, pq.ParquetWriter(file, schema, **_options(name)) as writer:
+    with storage.writing(part, durable=True) as file, pq.ParquetWriter(file, schema, **_options(name)) as writer:
 
         def write() -> None:
             writer.write_table(pa.Table.from_batches(waiting, schema), row_group_size=group_rows)

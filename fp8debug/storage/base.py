@@ -84,8 +84,11 @@ class Storage(Protocol):
             OSError: it cannot be written.
         """
 
-    def writing(self, name: str) -> AbstractContextManager[IO[bytes]]:
+    def writing(self, name: str, *, durable: bool = False) -> AbstractContextManager[IO[bytes]]:
         """A file to write to, which gets its name when the block ends without an error.
+
+        Args:
+            durable: it outlives a failure of the machine from then on, since others are deleted because of it.
 
         Raises:
             OSError: it cannot be written.

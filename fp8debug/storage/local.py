@@ -108,7 +108,7 @@ class LocalStorage:
         return True
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[IO[bytes]]:
+    def writing(self, name: str, *, durable: bool = False) -> Iterator[IO[bytes]]:
         """A file beside the place, renamed when the block ends well; raises OSError.
 
         Folders below the root are made, once: nothing is made again when somebody has removed it, the root neither.
@@ -119,7 +119,12 @@ class LocalStorage:
         try:
             with temporary.open("wb") as file:
                 yield file
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             os.replace(temporary, target)
+            if durable:
+                _sync_folder(target.parent)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -215,6 +220,14 @@ def _lock(path: Path, mode: str, kind: int) -> Held:
     except OSError:  # a file system without locks, as Lustre often is mounted: do without
         return _Lock(file, excludes=False)
     return _Lock(file, excludes=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the names in it reach the disk."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with contextlib.suppress(OSError):  # a file system that cannot
+        os.fsync(opened)
+    os.close(opened)
 
 
 def _beside(target: Path) -> Path:

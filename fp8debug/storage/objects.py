@@ -133,7 +133,7 @@ class ObjectStorage:
         return True
 
     @contextmanager
-    def writing(self, name: str) -> Iterator[IO[bytes]]:
+    def writing(self, name: str, *, durable: bool = False) -> Iterator[IO[bytes]]:
         """A temporary file, sent when the block ends well: a few times where that fails. Raises OSError."""
         with tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES) as file:
             yield file
