@@ -62,6 +62,7 @@ class Dropping:
 
     def drop_detail(self, batch: Batch) -> Batch:
         """Take out what sampled steps have besides health and scales, raw values too."""
+        batch.finish()
         rows = [row for row in batch.rows["tensors"].rows if row[_SAMPLED]]
         self._note(_DETAIL, rows)
         small = thinned(batch)
@@ -72,6 +73,7 @@ class Dropping:
 
     def drop_whole(self, batch: Batch) -> None:
         """Take out everything but events and scores, which wait here for the next batch."""
+        batch.finish()
         self._note(_WHOLE, batch.rows["tensors"].rows)
         for name in _ALWAYS:
             self._kept.rows[name].extend(batch.rows[name])

@@ -124,8 +124,8 @@ class RowMaker:
             return batch
         batch, self.batch = self.batch, Batch()
         self._late.append((batch, self._waiting))
+        batch.finish_by(partial(self._finish, batch), self._waiting_bytes)
         self._waiting, self._waiting_bytes, self._n_arriving = deque(), 0, 0
-        batch.finish_by(partial(self._finish, batch))
         return batch
 
     def _finish(self, batch: Batch) -> None:

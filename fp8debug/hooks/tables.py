@@ -168,21 +168,27 @@ class Batch:
         self.rows = {name: RowBuffer(name) for name in TABLES if name != "histograms"}
         self.histograms = HistogramBuffer()
         self._finish: Callable[[], None] | None = None
+        self._missing_bytes = 0
 
-    def finish_by(self, make: Callable[[], None]) -> None:
-        """Have `make` add rows that are still missing, on the writer's thread, before anything is made of the batch."""
-        self._finish = make
+    def finish_by(self, make: Callable[[], None], n_bytes: int) -> None:
+        """Have `make` add rows that are still missing, on the writer's thread, before anything is made of the batch.
+
+        Args:
+            n_bytes: rough memory that they will take, in bytes.
+        """
+        self._finish, self._missing_bytes = make, n_bytes
 
     def finish(self) -> None:
         """Add the rows that are still missing; may wait for a device."""
         make, self._finish = self._finish, None
         if make is not None:
             make()
+            self._missing_bytes = 0
 
     @property
     def n_bytes(self) -> int:
         """Rough memory held, in bytes."""
-        return self.histograms.n_bytes + sum(b.n_bytes for b in self.rows.values())
+        return self.histograms.n_bytes + sum(b.n_bytes for b in self.rows.values()) + self._missing_bytes
 
     def extend(self, other: Batch) -> None:
         """Add everything that `other` holds."""
@@ -193,6 +199,7 @@ class Batch:
 
     def take_tables(self) -> Iterator[tuple[str, pa.Table]]:
         """The non-empty tables by name, one at a time; the batch gives up the rows of each, so none is there twice."""
+        self.finish()
         for name in list(self.rows):
             table = self.rows.pop(name).to_arrow()
             if table is not None:

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fp8debug.formats import E4M3
 from fp8debug.hooks import recorder as recorder_module
+from fp8debug.hooks.dropping import Dropping
 from fp8debug.hooks.measure.device import Arriving, DeviceCounter, Reading
 from fp8debug.hooks.measure.device.torch_kernels import TorchKernels
 from fp8debug.hooks.measure.loading import load_engine
@@ -120,6 +121,23 @@ def test_no_hook_waits(attach: Attach, tmp_path: Path, on_a_device: list[str], m
     record(attach, tmp_path / "device", detail="none")
     assert set(on_a_device) == {"fp8debug-writer"}
     assert len(on_a_device) == 4 * 2 * 4 + 4 * 2
+
+
+def test_what_is_dropped_has_arrived(on_a_device: list[str]) -> None:
+    """Health of a batch whose details a slow disk has no room for; its histories are those of the batch after it."""
+    recorder = Recorder(load_engine("numba"), [parse_recipe("delayed:amax_history_len=2")], "microbatch", 0, 0)
+    batches = []
+    for step, value in enumerate((2.0, 8.0)):
+        x = torch.full((4, 4), value, dtype=torch.bfloat16)
+        recorder.record(Observed("fc", "x", x, torch.bfloat16, Moment(step, 0, 0, "forward")), sampled=True, raw=False)
+        batches.append(recorder.take_batch(wait=False))
+    assert not on_a_device
+    dropping = Dropping(recorder.event_row, lambda line: None)
+    assert min(batch.n_bytes for batch in batches) > 0
+    second, first = batches[1].to_arrow(), dropping.drop_detail(batches[0]).to_arrow()
+    assert [table["tensors"]["amax"].to_pylist() for table in (first, second)] == [[2.0], [8.0]]
+    assert (sorted(first), first["tensors"]["sampled"].to_pylist()) == (["scales", "tensors"], [False])
+    assert second["scales"]["scale"].to_pylist() == [448 / 2]
 
 
 def test_payloads_and_rows_by_class(on_a_device: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
