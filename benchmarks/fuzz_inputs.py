@@ -130,12 +130,7 @@ def _record(path: Path) -> Files:
     torch.manual_seed(0)
     net = _Net().to(torch.bfloat16)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    options: dict[str, Any] = {
-        "every": 2,
-        "raw_every": 3,
-        "recipes": ["current", "delayed", "mxfp8"],
-        "engine": "torch",
-    }
+    options: dict[str, Any] = {"every": 2, "raw_every": 3, "recipes": ["current", "delayed", "mxfp8"]}
     with fp8debug.attach(net, run_dir=path, quiet=True, engine="torch", **options) as session:
         for step in range(4):
             loss = net(torch.randn(32, 32).to(torch.bfloat16)).square().mean()

@@ -139,7 +139,7 @@ def _as_float(value: float) -> float:
     try:
         return float(value)
     except OverflowError:  # JSON's whole numbers have no end
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _column(rows: Sequence[_Row], name: str | None) -> Floats | None:
