@@ -14,6 +14,7 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "overhead": ("overhead.py", "--check"),
     "disk": ("disk.py", "--check"),
     "device": ("device.py", "--check"),
+    "engines": ("engines.py", "--check"),
 }
 """What is run for each name, with its arguments."""
 

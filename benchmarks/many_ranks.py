@@ -23,7 +23,7 @@ TENSORS = ("x", "dy")
 class Size:
     """How large the run is."""
 
-    n_ranks: int = 32
+    n_ranks: int = 16
     n_layers: int = 12
     n_steps: int = 100
     every: int = 10
