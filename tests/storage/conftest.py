@@ -31,20 +31,19 @@ def s3_environment() -> Iterator[dict[str, str]]:
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     }
     yield environment
+    objects._file_system.cache_clear()
     server.stop()
 
 
 @pytest.fixture
-def bucket(s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def bucket(s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
     """URL of an empty prefix in a bucket that this process can reach."""
     for name, value in s3_environment.items():
         monkeypatch.setenv(name, value)
-    objects._file_system.cache_clear()
     files = objects._file_system("s3", os.getpid())
     if not files.exists(BUCKET):
         files.mkdir(BUCKET)
-    yield f"s3://{BUCKET}/test{next(_NUMBERS)}"
-    objects._file_system.cache_clear()
+    return f"s3://{BUCKET}/test{next(_NUMBERS)}"
 
 
 @pytest.fixture(params=["folder", "s3", "memory"])
