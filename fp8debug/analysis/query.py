@@ -8,10 +8,7 @@ into the run's own folder.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import tempfile
-from pathlib import Path
 
 import duckdb
 
@@ -55,13 +52,9 @@ def admit(sql: str) -> duckdb.Statement:
 def lock(con: duckdb.DuckDBPyConnection, run_path: RunPath) -> None:
     """Confine a connection for good: it reads files below `run_path` only and cannot be configured any more.
 
-    Spilling goes to a folder of its own below the system's temporary directory, which DuckDB makes when it needs it.
+    It spills where it did before (see `fp8debug.analysis.memory`).
     """
-    spill = Path(tempfile.gettempdir()) / f"fp8debug-spill-{os.getpid()}"
-    limit = con.execute("select current_setting('memory_limit')").fetchall()[0][0]
     for setting in (
-        f"set temp_directory = {quote_text(str(spill))}",
-        f"set memory_limit = {quote_text(limit.replace(' ', ''))}",
         f"set allowed_directories = [{quote_text(str(resolved(run_path)))}]",
         "set enable_external_access = false",
         "set lock_configuration = true",

@@ -17,6 +17,7 @@ from fp8debug.analysis.copying import LARGE_TABLES, LocalCopy
 from fp8debug.analysis.engine import DuckDBEngine, Engine, Source, engine_of, reduce_into
 from fp8debug.analysis.engine.reduction import reduction
 from fp8debug.analysis.engine.tables import FILLED_BY, given_of
+from fp8debug.analysis.memory import confine, parse_size
 from fp8debug.analysis.merge.layers import RankedLayer, merged_layers
 from fp8debug.analysis.merge.presence import Presence, presence
 from fp8debug.analysis.parts import (
@@ -34,6 +35,9 @@ from fp8debug.generations import READERS_LOCK
 from fp8debug.rundir import Manifest, RunDir, run_at
 from fp8debug.schema import TABLES
 from fp8debug.storage import Held, RunPath
+
+_MOST_COMPARED = 4096
+"""Keys of a join that are looked up in the statistics of row groups one by one."""
 
 
 class Run:
@@ -191,7 +195,8 @@ def open_run(
     Args:
         path: the run directory, or its URL in an object store.
         thresholds: numbers that replace defaults of the rules, by name (see `thresholds.THRESHOLDS`).
-        memory_limit: for DuckDB, such as `2GB`; its default is 80 % of the machine.
+        memory_limit: what DuckDB may take, such as `500MB` or `2GB`; by default 4 GB, or 80 % of the machine where
+            that is less. What does not fit goes to a folder below the system's temporary directory.
         threads: for DuckDB; its default is one a core.
         scope: look at these steps, layers and recipes only.
         engine: what computes the heavy part: `duckdb` in this process (the default), `ray` on a cluster of this
@@ -199,8 +204,8 @@ def open_run(
 
     Raises:
         Fp8DebugError: no such run, an unreadable manifest, or a run of a newer schema.
-        UsageError: an unknown threshold, a scope that this run has nothing of, an unknown engine, or one that is not
-            to be had.
+        UsageError: an unknown threshold, a bad memory limit, a scope that this run has nothing of, an unknown engine,
+            or one that is not to be had.
     """
     numbers = rule_thresholds.resolve(thresholds)
     run_dir = run_at(path)
@@ -213,8 +218,11 @@ def open_run(
     readers = run_dir.storage.share(READERS_LOCK)
     parts: dict[str, list[GoodPart]] = {}
     try:
+        confine(con, memory_limit)
         # Views stand on views: without the cache each of them reads the same footers again.
         con.execute("set parquet_metadata_cache = true")
+        # The statistics of row groups are compared with each record that is wanted, not with their range alone.
+        con.execute(f"set dynamic_or_filter_threshold = {_MOST_COMPARED}")
         problems, parts = create_stored_views(con, run_dir if copy is None else copy.run)
         problems = problems if copy is None else _in_store(problems, copy)
         ranks = (run_dir if copy is None else copy.run).read_ranks()
@@ -276,7 +284,7 @@ def _config(memory_limit: str | None, threads: int | None) -> dict[str, str | bo
         "python_enable_replacements": False,
     }
     if memory_limit is not None:
-        config["memory_limit"] = memory_limit
+        config["memory_limit"] = f"{parse_size(memory_limit)}B"
     if threads is not None:
         config["threads"] = threads
     return config

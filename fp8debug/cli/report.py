@@ -67,6 +67,15 @@ def report(
             help="What computes the heavy part: duckdb, ray (on this machine's cores) or ray:ADDRESS. [duckdb]",
         ),
     ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--memory-limit",
+            metavar="SIZE",
+            help="What the analysis may take, such as 500MB or 2GB; the rest goes to temporary files. "
+            "[4GB, or 80 % of the machine where that is less]",
+        ),
+    ] = None,
 ) -> None:
     """Say which layers would suffer in FP8, where, and why.
 
@@ -81,7 +90,9 @@ def report(
     chosen = rule_choice(config, threshold or ())
     scope = _parse_scope(recipe or (), layer or "", steps)
     with paused_collector():
-        hit = _report(run_dir, scope, chosen, fail_on, top, engine, as_json=as_json, with_remedies=remedies)
+        hit = _report(
+            run_dir, scope, chosen, fail_on, top, engine, memory_limit, as_json=as_json, with_remedies=remedies
+        )
     if hit:
         raise typer.Exit(ExitCode.FAIL_ON)
 
@@ -93,6 +104,7 @@ def _report(
     fail_on: str | None,
     top: int | None,
     engine: str | None,
+    memory_limit: str | None,
     *,
     as_json: bool,
     with_remedies: bool,
@@ -107,7 +119,14 @@ def _report(
     from fp8debug.analysis.report import build_report
     from fp8debug.analysis.run import open_run
 
-    with open_run(found.path, thresholds=chosen.thresholds, scope=scope, threads=_threads(found), engine=engine) as run:
+    with open_run(
+        found.path,
+        thresholds=chosen.thresholds,
+        memory_limit=memory_limit,
+        threads=_threads(found),
+        scope=scope,
+        engine=engine,
+    ) as run:
         built = build_report(run, scope=scope, top=top if as_json else top or DEFAULT_TOP, rules=chosen.rules())
         outcome = evaluate(terms, fail_on, built, run) if fail_on is not None else None
     if as_json:

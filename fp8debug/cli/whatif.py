@@ -68,6 +68,15 @@ def whatif(
             help="What computes the heavy part: duckdb, ray (on this machine's cores) or ray:ADDRESS. [duckdb]",
         ),
     ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--memory-limit",
+            metavar="SIZE",
+            help="What the analysis may take, such as 500MB or 2GB; the rest goes to temporary files. "
+            "[4GB, or 80 % of the machine where that is less]",
+        ),
+    ] = None,
 ) -> None:
     """Say what other scaling recipes would do to the tensors of a run.
 
@@ -84,7 +93,7 @@ def whatif(
     ranges = _step_ranges(steps)
     tensors = _tensors(tensor)
     found = find_run(run_dir)
-    with paused_collector(), open_run(found.path, engine=engine) as run:
+    with paused_collector(), open_run(found.path, engine=engine, memory_limit=memory_limit) as run:
         answer = ask(
             run,
             _recipes(run, recipe or (), sweep or ()),
