@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from fp8debug.errors import UsageError
+from fp8debug.errors import Fp8DebugError, UsageError
 
 _TIMEOUT_S = 5.0
 # What every gRPC server, so every head of a Ray cluster, answers with a SETTINGS frame: type 4 in the fourth byte.
@@ -31,7 +31,8 @@ class Cluster:
         n_cores: of a cluster that is started here; None: all of this machine.
 
     Raises:
-        UsageError: ray is not installed, or there is no cluster.
+        UsageError: ray is not installed, or there is no cluster at the address.
+        Fp8DebugError: a cluster could not be started here.
     """
 
     def __init__(self, address: str | None, n_cores: int | None = None) -> None:
@@ -61,7 +62,10 @@ def _connect(ray: Any, address: str | None, n_cores: int | None) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     with _environment():
         if address is None:
-            ray.init(address="local", num_cpus=n_cores, include_dashboard=False, **quiet)
+            try:
+                ray.init(address="local", num_cpus=n_cores, include_dashboard=False, **quiet)
+            except (OSError, RuntimeError, ValueError) as error:
+                raise Fp8DebugError(f"Ray could not start a cluster on this machine: {_reason(error)}") from error
             return
         if address != "auto":
             _probe(address)
