@@ -79,11 +79,11 @@ def code_table(dtype: torch.dtype) -> CodeTable:
     return CodeTable(values, np.isfinite(values))
 
 
-def values_of(codes: npt.NDArray[np.uint16], dtype: torch.dtype) -> npt.NDArray[np.float32]:
+def values_of(codes: npt.NDArray[np.uint32], dtype: torch.dtype) -> npt.NDArray[np.float32]:
     """Values of BF16 or FP16 codes, exact; faster than the table for a few thousand."""
     if dtype is torch.bfloat16:
-        return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return codes.view(np.float16).astype(np.float32)
+        return (codes << np.uint32(16)).view(np.float32)
+    return codes.astype(np.uint16).view(np.float16).astype(np.float32)
 
 
 def value_of(code: int, dtype: torch.dtype) -> float:

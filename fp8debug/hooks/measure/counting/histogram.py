@@ -29,15 +29,15 @@ def count(t: torch.Tensor, way: codes.Route, scratch: Scratch) -> Counted:
     health = extremes.health(t, way) if way.health_of_source and t.numel() else None
     if earlier is not None:
         return _from_dense(earlier + scratch.take(), health, way, scratch)
-    sparse = scratch.take_sparse(codes.INFINITY[way.counted])
+    sparse = scratch.take_sparse(way.counted)
     if health is None:
         health = _health_of(t.numel(), sparse.found, way.counted)
     elif sparse.found[3:5] != (health.n_posinf, health.n_neginf):  # finite values were rounded to infinity
         dense = np.zeros(1 << 16, np.int64)
-        dense[sparse.codes] = sparse.counts
+        dense[sparse.values.view(np.uint32) >> 16] = sparse.counts  # of BF16: FP16 is never counted instead of FP32
         dense[[0x7F80, 0xFF80]] = sparse.found[3:5]
         return _from_dense(dense, health, way, scratch)
-    return Counted(health, codes.values_of(sparse.codes, way.counted), sparse.counts, scratch.checksum(), way.approx)
+    return Counted(health, sparse.values, sparse.counts, scratch.checksum(), way.approx)
 
 
 def _count_parts(t: torch.Tensor, way: codes.Route, scratch: Scratch) -> Dense | None:

@@ -7,8 +7,10 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fp8debug.hooks.measure import checksum
+from fp8debug.hooks.measure.codes import INFINITY, values_of
 from fp8debug.hooks.measure.counting import count, sparse
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -18,9 +20,9 @@ CACHE_LINE = 64
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """Occurring finite codes and their counts, and what else was found."""
+    """Occurring finite values in code order and their counts, and what else was found."""
 
-    codes: npt.NDArray[np.uint16]
+    values: npt.NDArray[np.float32]
     counts: npt.NDArray[np.int64]
     found: tuple[int, ...]
     """Zeros, negative zeros, NaN, +Inf, -Inf, smallest non-zero finite magnitude (0: none), largest."""
@@ -35,7 +37,7 @@ class Scratch:
         self._wide = _aligned(4 * count.CODES, np.uint32)
         self._dense = _aligned(count.CODES, np.uint32)
         self._stage = _aligned(count.STAGE, np.uint16)
-        self._codes = np.empty(count.CODES, np.uint16)
+        self._codes = np.empty(count.CODES, np.uint32)
         self._counts = np.empty(count.CODES, np.int64)
         self._found = np.empty(7, np.int64)
         self._unused = np.zeros(2, np.uint64)
@@ -74,11 +76,11 @@ class Scratch:
         self._dense[:] = 0
         return dense
 
-    def take_sparse(self, infinity: int) -> Sparse:
-        """Empty the tables into the list of codes that occur; `infinity` is the code of +Inf."""
+    def take_sparse(self, dtype: torch.dtype) -> Sparse:
+        """Empty the tables into the list of values that occur; the codes are those of `dtype`, BF16 or FP16."""
         self._drain_wide()
-        size = sparse.extract(self._dense, infinity, self._codes, self._counts, self._found)
-        return Sparse(self._codes[:size].copy(), self._counts[:size].copy(), tuple(self._found.tolist()))
+        size = sparse.extract(self._dense, INFINITY[dtype], self._codes, self._counts, self._found)
+        return Sparse(values_of(self._codes[:size], dtype), self._counts[:size].copy(), tuple(self._found.tolist()))
 
     def _drain_wide(self) -> None:
         if self._used_wide:  # 1 MB to look through

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from fp8debug.hooks.measure.counting.jit import kernel
 
-Codes16 = npt.NDArray[np.uint16]
+Codes32 = npt.NDArray[np.uint32]
 Table32 = npt.NDArray[np.uint32]
 Int64 = npt.NDArray[np.int64]
 
@@ -16,8 +16,8 @@ _LINE = 16
 """Counters of a cache line; where infinity stands is a multiple of it in BF16 and FP16."""
 
 
-@kernel("int64(uint32[::1], int64, uint16[::1], int64[::1], int64)")
-def _pack(dense: Table32, first: int, codes: Codes16, counts: Int64, size: int) -> int:
+@kernel("int64(uint32[::1], int64, uint32[::1], int64[::1], int64)")
+def _pack(dense: Table32, first: int, codes: Codes32, counts: Int64, size: int) -> int:
     """Append the codes that occur, `first` being that of the first counter, and empty the counters."""
     words = dense.view(np.uint64)
     for line in range(dense.size // _LINE):
@@ -44,8 +44,8 @@ def _total(dense: Table32) -> int:
     return total
 
 
-@kernel("int64(uint32[::1], int64, uint16[::1], int64[::1], int64[::1])")
-def extract(dense: Table32, infinity: int, codes: Codes16, counts: Int64, found: Int64) -> int:
+@kernel("int64(uint32[::1], int64, uint32[::1], int64[::1], int64[::1])")
+def extract(dense: Table32, infinity: int, codes: Codes32, counts: Int64, found: Int64) -> int:
     """Empty `dense` into a sparse list of the finite codes, in order, and return its length.
 
     Args:
