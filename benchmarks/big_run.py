@@ -1,35 +1,44 @@
-"""How long a report takes over a run of a million tensor records, and how much memory: made up here, then measured.
+"""How long a report takes over a run of a million tensor records and a hundred thousand histograms, in what memory.
 
-    python benchmarks/big_run.py [--records 1000000] [--source simulated | framework] [--keep FOLDER]
+    python benchmarks/big_run.py [--records 1000000] [--source simulated | framework] [--keep FOLDER] [--check]
+        [--markdown FILE]
 
-The run is synthetic: 96 layers with x, w and dy, every step's health and delayed scale, errors at every 50th step, and
-one operand that clips every seventeenth step, which a history of sixteen has just forgotten. DuckDB makes the rows, so
-that the benchmark itself stays short. Measured is `fp8debug report --json`, remedies included.
+The run is made up here: 96 layers with x, w and dy, every step's health and delayed scale, errors and histograms at
+every 10th step, and one operand that clips every seventeenth step, which a history of sixteen has just forgotten.
+DuckDB makes the rows, so that the benchmark itself stays short. Measured is `fp8debug report --json`, remedies
+included, in a process of its own: with scales that were simulated, with those that a framework recorded, and with so
+little memory that it has to spill. A histogram has few values here: a report reads those of the operands that it seeks
+a remedy for.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
+import pages
 
 from fp8debug.analysis.parts import duckdb_type
 from fp8debug.rundir import LayerInfo, Manifest, RunDir
 from fp8debug.schema import SCHEMA_VERSION, TABLES
 
-N_LAYERS, EVERY, PART_STEPS = 96, 50, 250
+N_LAYERS, EVERY, PART_STEPS, HISTORY = 96, 10, 500, 16
 TENSORS = ("x", "w", "dy")
+ROW_GROUP_ROWS = {"histograms": 1 << 16}  # as the writer has them
+MOST_SECONDS, MOST_MB, SMALL_LIMIT = 3.0, 1000.0, "200MB"
 
-# Amaxes wander by a few per cent; the scale is that of the step before, as a short history has it.
+# Amaxes wander by a few per cent; the scale is that of the step before, as a short history has it. An amax follows from
+# its step alone, so that each part can be made by itself.
 _RECORDS = """
-create table records as
+create or replace table records as
 with passes as (select
     0 as segment, step, 0 as microbatch, 0 as call, case tensor when 'dy' then 'backward' else 'forward' end as pass,
     0 as rank, format('layers.{}.mlp', layer) as layer, tensor, (step * $n_layers + layer) * 3 + place as seq,
@@ -38,12 +47,16 @@ with passes as (select
     (3 + 0.2 * (hash(step, layer, place) % 1000003) / 1000003
         + case when layer = 41 and tensor = 'x' and step % 17 = 0 then 20 else 0 end)::float
         as amax
-from range($n_steps) as s(step), range($n_layers) as l(layer),
+from range(greatest($first - $history, 0), $last) as s(step), range($n_layers) as l(layer),
     (values ('x', 0), ('w', 1), ('dy', 2)) as t(tensor, place)
 )
-select
-    *, max(amax) over (partition by layer, tensor order by step rows between 16 preceding and 1 preceding) as used
-from passes
+select *
+from (
+    select
+        *, max(amax) over (partition by layer, tensor order by step rows between 16 preceding and 1 preceding) as used
+    from passes
+)
+where step >= $first
 order by seq
 """
 
@@ -71,6 +84,12 @@ _TABLES = {
             1.6e6 * pow(10, case when tensor = 'dy' then -2.55 else -3.15 end) as low_sum_err2
         from records, (values ('current'), ('delayed:amax_history_len=16')) as r(recipe)
         where sampled""",
+    "histograms": """
+        select segment, rank, seq, 'high' as counted, 2097152 // $n_values as count,
+            amax * pow((i + 1) / $n_values, 3) * case when i % 2 = 0 then 1 else -1 end as value
+        from records, range($n_values) as v(i)
+        where sampled
+        order by seq, i""",
     "steps": """
         select distinct segment, step, rank, 5 - 3 * step / $n_steps as loss, [loss] as losses,
             'backward' as loss_source,
@@ -80,8 +99,15 @@ _TABLES = {
 }  # fmt: skip
 
 
-def make_run(path: Path, n_records: int, source: str) -> None:
-    """Write a run of about `n_records` tensor records to `path`; delayed scales are the framework's or simulated."""
+def make_run(path: Path, n_records: int, source: str, n_values: int = 256) -> None:
+    """Write a run to `path`.
+
+    Args:
+        path: a folder that is not there yet.
+        n_records: how many tensor records, to the next whole step.
+        source: whose the delayed scales are, framework or simulated.
+        n_values: values of each histogram.
+    """
     n_steps = max(1, n_records // (N_LAYERS * len(TENSORS)))
     run = RunDir(path)
     path.mkdir(parents=True)
@@ -91,64 +117,115 @@ def make_run(path: Path, n_records: int, source: str) -> None:
             "big",
             ["train.py"],
             "2026-01-01T00:00:00",
-            recipes=["current", "delayed:amax_history_len=16"],
+            recipes=["current", f"delayed:amax_history_len={HISTORY}"],
             tensors=list(TENSORS),
             layers=[LayerInfo(n, n, "Linear", "model", 1024, 1024, True) for n in names],
             status="closed",
         )
     )
+    words = {"$n_steps": str(n_steps), "$source": source, "$n_values": str(n_values)}
     con = duckdb.connect()
-    con.execute(_RECORDS, {"n_steps": n_steps, "n_layers": N_LAYERS, "every": EVERY})
-    for table, query in _TABLES.items():
-        made = con.sql(_bound(query, n_steps, source)).columns
-        columns = [
-            f"{column.name if column.name in made else 'null'}::{duckdb_type(column.type)} as {column.name}"
-            for column in TABLES[table].columns
-        ]
-        con.execute(f"create table made as select {', '.join(columns)} from ({_bound(query, n_steps, source)})")
-        for number, first in enumerate(range(0, n_steps, PART_STEPS)):
-            part = run.part_path(table, 0, number)
+    for number, first in enumerate(range(0, n_steps, PART_STEPS)):
+        given = {"first": first, "last": min(first + PART_STEPS, n_steps)}
+        con.execute(_RECORDS, given | {"n_layers": N_LAYERS, "every": EVERY, "history": HISTORY})
+        for table, query in _TABLES.items():
+            for word, value in words.items():
+                query = query.replace(word, value)
+            part = path / table / "rank=0" / f"part-{number:06d}.parquet"
             part.parent.mkdir(parents=True, exist_ok=True)
-            con.execute(
-                f"copy (from made where step >= {first} and step < {first + PART_STEPS}) to '{part}' (format parquet, "
-                f"compression zstd, kv_metadata {{'fp8debug.table': '{table}', "
-                f"'fp8debug.schema_version': '{SCHEMA_VERSION}'}})"
-            )
-        con.execute("drop table made")
+            _write(con, table, query, part)
 
 
-def _bound(query: str, n_steps: int, source: str) -> str:
-    return query.replace("$n_steps", str(n_steps)).replace("$source", source)
-
-
-def measure(path: Path) -> dict[str, float]:
-    """Wall seconds, CPU seconds and peak memory (MB) of `fp8debug report --json` in a process of its own."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "fp8debug", "report", str(path), "--json"], capture_output=True, text=True, check=True
+def _write(con: duckdb.DuckDBPyConnection, table: str, query: str, part: Path) -> None:
+    made = con.sql(query).columns
+    columns = [
+        f"{column.name if column.name in made else 'null'}::{duckdb_type(column.type)} as {column.name}"
+        for column in TABLES[table].columns
+    ]
+    options = (
+        f"format parquet, compression zstd, row_group_size {ROW_GROUP_ROWS.get(table, 122_880)}, "
+        f"kv_metadata {{'fp8debug.table': '{table}', 'fp8debug.schema_version': '{SCHEMA_VERSION}'}}"
     )
-    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    findings = json.loads(done.stdout).get("findings", [])
-    return {
-        "wall_s": wall,
-        "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-        "peak_mb": after.ru_maxrss / 1024,
-        "n_findings": len(findings),
-    }
+    con.execute(f"copy (select {', '.join(columns)} from ({query})) to '{part}' ({options})")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one report took."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+    n_findings: int
+    output: str
+
+
+def measure(path: Path, *options: str) -> Measured:
+    """Run `fp8debug report --json` on a run, in a process of its own."""
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fp8debug", "report", str(path), "--json", *options], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"the report on {path} ended with exit code {process.returncode}")
+    findings = json.loads(output)["findings"]
+    return Measured(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, len(findings), output)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--source", choices=("simulated", "framework"), default="simulated", help="of delayed scales")
-    parser.add_argument("--keep", type=Path, help="make the run here and leave it")
+    parser.add_argument("--source", choices=("simulated", "framework"), help="of delayed scales [both]")
+    parser.add_argument("--keep", type=Path, help="make the runs here and leave them")
+    parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
+    parser.add_argument("--markdown", type=Path, help="put the table into this page")
     options = parser.parse_args()
+    sources = [options.source] if options.source else ["simulated", "framework"]
     with tempfile.TemporaryDirectory() as temporary:
-        path = options.keep or Path(temporary) / "run"
+        folder = options.keep or Path(temporary)
+        lines, missed = _table(folder, sources, options.records)
+    print("\n".join(lines))
+    if options.markdown is not None:
+        pages.replace_section(options.markdown, "reports", lines)
+    if options.check and missed:
+        raise SystemExit("; ".join(missed))
+
+
+def _table(folder: Path, sources: list[str], n_records: int) -> tuple[list[str], list[str]]:
+    """The table, and the limits that were missed."""
+    rows, missed = [], []
+    for source in sources:
+        path = folder / source
         if not path.exists():
-            make_run(path, options.records, options.source)
-        figures = measure(path)
-    print(f"{options.records:,} records:", ", ".join(f"{name} {value:.2f}" for name, value in figures.items()))
+            make_run(path, n_records, source)
+        measure(path)  # the first one reads from disk and compiles
+        free = min((measure(path) for _ in range(3)), key=lambda m: m.wall_s)
+        limited = measure(path, "--memory-limit", SMALL_LIMIT)
+        for word, m in (("", free), (f", `--memory-limit {SMALL_LIMIT}`", limited)):
+            rows.append(f"| {source} scales{word} | {m.wall_s:.2f} | {m.cpu_s:.2f} | {m.peak_mb:.0f} |")
+        if free.wall_s > MOST_SECONDS:
+            missed.append(f"{source}: {free.wall_s:.2f} s, at most {MOST_SECONDS} s")
+        if free.peak_mb > MOST_MB:
+            missed.append(f"{source}: {free.peak_mb:.0f} MB, at most {MOST_MB:.0f} MB")
+        if free.output != limited.output:
+            missed.append(f"{source}: another answer with {SMALL_LIMIT}")
+    n_steps = n_records // (N_LAYERS * len(TENSORS))
+    n_histograms = -(-n_steps // EVERY) * N_LAYERS * len(TENSORS)
+    head = [
+        f"`fp8debug report --json` on {n_records:,} tensor records and {n_histograms:,} histograms, remedies "
+        f"included; best of three; at most {MOST_SECONDS:g} s and {MOST_MB:g} MB. "
+        f"{pages.machine()}, DuckDB {duckdb.__version__}, "
+        f"{time.strftime('%Y-%m-%d')}.",
+        "",
+        "| run | wall s | CPU s | peak MB |",
+        "|---|---:|---:|---:|",
+    ]
+    return head + rows, missed
 
 
 if __name__ == "__main__":

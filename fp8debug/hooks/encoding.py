@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 from fp8debug.hooks.tables import ARROW_SCHEMAS
 from fp8debug.storage import Storage
 
-_ROW_GROUP_ROWS = {"histograms": 1 << 18, "values": 256}
+_ROW_GROUP_ROWS = {"histograms": 1 << 16, "values": 256}
+"""A group has about ten histograms: who looks for those of one operand reads little besides."""
 _ENCODINGS = {
     "histograms": {  # keys are long runs of one number: the compression alone makes them as small, in half the time
         "segment": "PLAIN",
