@@ -8,6 +8,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -152,6 +153,22 @@ def test_a_code_too_frequent_for_narrow_counters_that_the_probes_miss(
     assert counts.max() > (1 << 16 if share == 1 else 1 << 8) and CROWDED > 0
     np.testing.assert_array_equal(counted.values.view(np.uint32) >> 16, expected)
     np.testing.assert_array_equal(counted.counts, counts)
+
+
+def peak_kb() -> int:
+    """Largest resident memory of this process since the peak was reset."""
+    status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_counting_fp32_takes_no_memory_of_its_size(dtype: torch.dtype) -> None:
+    t, engine = torch.randn(1 << 24), load_engine("numba")
+    engine.count(t[:1000], dtype)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts anew
+    before = peak_kb()
+    assert engine.count(t, dtype).counts.sum() == t.numel()
+    assert peak_kb() - before < t.nbytes / 1024 / 8
 
 
 def test_a_kernel_without_a_place_for_its_cache_is_compiled() -> None:
