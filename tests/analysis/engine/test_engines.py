@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -98,6 +99,21 @@ def test_reductions_are_what_numpy_says(several_ranks: Path, n_partitions: int) 
         assert n_largest == c[abs(x) >= 6].sum()
         assert n_subnormal == c[(x != 0) & (abs(x) < 1)].sum()
         assert channel_db == 10  # half of the four channels are in bins up to this one
+
+
+def test_records_of_many_ranks_that_straddle_row_groups_stay_whole(several_ranks: Path, tmp_path: Path) -> None:
+    with open_run(several_ranks, threads=1) as run:
+        expected = counted(run)
+    copy = tmp_path / "run"
+    shutil.copytree(several_ranks, copy)
+    files = sorted((copy / "histograms").glob("*/*.parquet"))
+    rows = pq.read_table(files, partitioning=None)
+    for file in files:
+        file.unlink()
+    pq.write_table(rows.slice(0, len(rows) // 2), files[0], row_group_size=999)
+    pq.write_table(rows.slice(len(rows) // 2), files[1], row_group_size=1001)
+    with open_run(copy, threads=1, engine=DuckDBEngine(5)) as run:
+        assert counted(run) == expected
 
 
 def test_nothing_is_asked_of_no_record(several_ranks: Path) -> None:
