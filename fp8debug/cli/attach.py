@@ -53,7 +53,11 @@ def attach(
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option("--out", metavar="DIR", help="Run directory. [FP8DEBUG_RUN_DIR, else fp8debug-runs/SCRIPT-TIME]"),
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Run directory, or an URL such as s3://bucket/run. [FP8DEBUG_RUN_DIR, else fp8debug-runs/SCRIPT-TIME]",
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="A name for the run.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Rename a run that is in the run directory already.")] = False,

@@ -127,7 +127,7 @@ def attach(
             `fp8debug.emulate` has it; default: the plan's, or none.
         keep_bf16: regexes; layers that match any are not emulated.
         emulate_only: of "x", "w", "dy", "fprop", "dgrad", "wgrad": emulate just these.
-        run_dir: directory to create; default fp8debug-runs/<script>-<time>.
+        run_dir: directory to create, or an URL such as s3://bucket/run; default fp8debug-runs/<script>-<time>.
         force: rename a run that is already there.
         resume: run directory to go on in, as a new segment.
         resume_step: its first step there; default: what the optimizer has counted, else the next.
