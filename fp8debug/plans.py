@@ -139,5 +139,8 @@ def _refuse_unknown(path: Path, table: dict[str, object], known: set[str]) -> No
 
 
 def toml_string(text: str) -> str:
-    """A TOML basic string: JSON's escapes are a part of TOML's."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """A TOML basic string, ASCII's escapes being JSON's; what a terminal or an editor would obey is escaped too."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(
+        c if c.isprintable() else f"\\u{ord(c):04x}" if c <= "\uffff" else f"\\U{ord(c):08x}" for c in quoted
+    )
