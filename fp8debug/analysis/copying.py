@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fp8debug.errors import Fp8DebugError
-from fp8debug.generations import CURRENT_NAME, is_part
+from fp8debug.generations import CURRENT_NAME, is_part, read_generation
 from fp8debug.rundir import RunDir
 from fp8debug.schema import TABLES
 from fp8debug.storage.objects import ObjectStorage
@@ -64,10 +64,22 @@ class LocalCopy:
         """Files may be merged while they are copied: then some are gone, or `CURRENT` names others than were listed."""
         for _ in range(_TRIES):
             current = self._stamp()
-            names = [name for name in self._names("") if name.split("/")[0] not in LARGE_TABLES]
-            if self._guarded(names) and self._stamp() == current:
+            if self._guarded(self._counting(self._names(""))) and self._stamp() == current:
                 return
         raise Fp8DebugError(f"{self._storage.address()} changes faster than it can be copied; try again")
+
+    def _counting(self, names: Sequence[str]) -> list[str]:
+        """Without what was merged since, and without the large tables."""
+        generation = read_generation(self._storage)
+        tables = [table for table in TABLES if table not in LARGE_TABLES]
+        there = set(names)
+        live = [
+            name
+            for table in tables
+            for name in generation.live(table, [name for name in names if name.startswith(f"{table}/")])
+            if name in there
+        ]
+        return [*live, *(name for name in names if not is_part(name))]
 
     def _names(self, folder: str) -> list[str]:
         """What is ours of a listing: whatever else is in there, a name must not lead out of the copy."""

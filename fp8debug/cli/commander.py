@@ -14,6 +14,7 @@ from fp8debug.errors import Fp8DebugError, UsageError
 from fp8debug.hooks.selection import Selection
 from fp8debug.rundir import Manifest, RankInfo, RunDir, find_run
 from fp8debug.settings import SETTINGS
+from fp8debug.storage import is_url
 
 
 def ask(run: str | None, given: Mapping[str, object], *, raw_now: bool) -> Control:
@@ -42,12 +43,13 @@ def ask(run: str | None, given: Mapping[str, object], *, raw_now: bool) -> Contr
     return wanted
 
 
-def written_line(control: Control) -> str:
-    """What was asked for, in one line."""
+def written_line(control: Control, run: str | None = None) -> str:
+    """What was asked for, in one line; `run` is as the user named it."""
     asked = [f"{SETTINGS[name].key} {value_words(name, value)}" for name, value in control.options.items()]
     if control.raw_now == control.serial:
         asked.append("raw values of one step")
-    return f"control {control.serial} written ({'; '.join(asked)}); each rank follows at its next step"
+    when = "within 10 s or so" if run is not None and is_url(run) else "at its next step"
+    return f"control {control.serial} written ({'; '.join(asked)}); each rank follows {when}"
 
 
 def status_lines(run: str | None) -> Iterator[str]:

@@ -55,6 +55,6 @@ def control(
     }
     given |= {key: value for key, value in written.items() if value is not None}
     if given or raw_now:
-        tell(written_line(ask(run_dir, given, raw_now=raw_now)))
+        tell(written_line(ask(run_dir, given, raw_now=raw_now), run_dir))
         return
     print("\n".join(map(escape, status_lines(run_dir))))

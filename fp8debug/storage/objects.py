@@ -198,10 +198,20 @@ class ObjectStorage:
     def _info(self, name: str) -> dict[str, Any] | None:
         with _os_errors():
             try:
-                found: dict[str, Any] = self.file_system.info(self.address(name))
+                found: dict[str, Any] = self._head(name) if _is_s3(self._scheme) else self._asked(name)
             except FileNotFoundError:
                 return None
         return found if found["type"] == "file" else None
+
+    def _head(self, name: str) -> dict[str, Any]:
+        """One HEAD request, where s3fs would list as well what might be a folder of that name."""
+        bucket, key, _ = self.file_system.split_path(self.address(name))
+        found = self.file_system.call_s3("head_object", Bucket=bucket, Key=key)
+        return {"type": "file", "size": found["ContentLength"], **{k: found[k] for k in ("ETag", "LastModified")}}
+
+    def _asked(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.file_system.info(self.address(name))
+        return found
 
     def _below(self, kind: str) -> Iterator[str]:
         with _os_errors():
@@ -240,15 +250,19 @@ def file_system_class(scheme: str) -> Any:
     try:
         return fsspec.get_filesystem_class(scheme)
     except ImportError as error:
-        extra = "pip install 'fp8debug[s3]'" if scheme in ("s3", "s3a") else str(error)
+        extra = "pip install 'fp8debug[s3]'" if _is_s3(scheme) else str(error)
         raise UsageError(f"{scheme}:// needs a package that is not installed: {extra}") from error
+
+
+def _is_s3(scheme: str) -> bool:
+    return scheme in ("s3", "s3a")
 
 
 @cache
 def _file_system(scheme: str, process: int) -> Any:
     """One a process: a forked child must not use the thread that its parent's requests go through."""
     kind = file_system_class(scheme)
-    if scheme not in ("s3", "s3a"):
+    if not _is_s3(scheme):
         return kind(use_listings_cache=False)
     import fsspec
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import fsspec.asyn
 import pytest
 import torch
 from torch import nn
@@ -157,7 +158,7 @@ def test_no_name_in_a_bucket_leads_out_of_the_copy(bucket: str, monkeypatch: pyt
     monkeypatch.setattr(run.storage, "names", lambda folder="": [*names, *evil])
     monkeypatch.setattr(run.storage, "fetch", lambda wanted, folder: copied.extend(wanted))
     LocalCopy(run).close()
-    assert copied == names
+    assert sorted(copied) == names
 
 
 def test_parts_that_are_merged_meanwhile_are_copied_once_more(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,15 +201,34 @@ def test_what_cannot_be_done_in_a_bucket_is_refused(bucket: str) -> None:
         _ = RunDir(f"{bucket}/a").folder
 
 
+def watch_requests(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Names of the threads that send requests from now on."""
+    threads: set[str] = set()
+    sync = fsspec.asyn.sync
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return sync(*args, **kwargs)
+
+    monkeypatch.setattr(fsspec.asyn, "sync", noted)
+    return threads
+
+
 def test_control_reaches_a_capture_from_afar(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "FAR_S", 0.05)
     model, url = nn.Linear(8, 8), f"{bucket}/a"
     with fp8debug.attach(model, run_dir=url, every=50, detail="none", engine="torch", quiet=True) as session:
+        threads = watch_requests(monkeypatch)
         train(session, model, 1)
         until(lambda: RunDir(url).exists())
         ask(url, {"every": 3}, raw_now=False)
         until(lambda: session._control._found is not None)
+        own = threads - {threading.current_thread().name}
+        threads.clear()
         train(session, model, 1)
+        until(lambda: "fp8debug-writer" in threads)
+        assert threads <= {"fp8debug-writer", "fp8debug-errands"}, "the training itself waits for no request"
+    assert own == {"fp8debug-writer", "fp8debug-errands"}
     assert RunDir(url).storage.exists(CONTROL_NAME)
     assert RunDir(url).read_manifest().options["every"] == 3
     assert RunDir(url).read_ranks()[0].control["serial"] == 1
