@@ -52,6 +52,28 @@ def test_triton_kernels_say_what_the_engine_says() -> None:
     assert (ran.returncode, ran.stdout) == (0, f"{9 + 8 + 6} tensors\n"), ran.stderr
 
 
+def test_triton_kernels_compile_for_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter takes what the compiler refuses. Needs no GPU; vectors of BF16 are loaded 16 bytes at once."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    from fp8debug.hooks.measure.device import triton_kernels as kernels
+
+    hopper, options = GPUTarget("cuda", 90, 32), {"num_warps": kernels.WARPS, "enable_fp_fusion": False}
+    pointers = {"bits": "*i16", "tables": "*i32", "head": "*i64", "flags": "*u8"}
+    shared = {"WIDTH": 2, "ROUND": 0, "HAS_FLAGS": True, "IS_SHORT": True, "BLOCK": kernels.BLOCK}
+    bad = {"CODES": 65536, "BAD_FROM": 0x7F80, "BAD_ALONE": -1, "MARKS": True, "TABLES": kernels.TABLES}
+    for kernel, constants in (
+        (kernels._count, shared | bad),
+        (kernels._health, shared | {"SIGN": 0x7FFF, "INFINITY": 0x7F80}),
+    ):
+        types = {name: pointers.get(name, "constexpr" if name in constants else "i32") for name in kernel.arg_names}
+        aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(types) if name in {*pointers, "n"}}
+        source = ASTSource(kernel, types, constexprs=constants, attrs=aligned)
+        assert "ld.global.v4.b32" in compile(source, target=hopper, options=options).asm["ptx"]
+
+
 def test_of_very_many_rows_only_the_first_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tally, "MAX_ROWS", 4)
     t = torch.zeros(5, 3)

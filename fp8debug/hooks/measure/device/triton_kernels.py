@@ -9,13 +9,12 @@ costs an order of magnitude more instructions than the bandwidth allows; tables 
 counters. The tables, `TABLES` times 256 KiB, are gone after the launch; an addition to a 32-bit counter is safe up to
 2^31 elements of one value and table.
 
-`tests/hooks/measure/test_device_triton.py` runs the kernels through Triton's interpreter, which says that they are
-right, not that they are fast. Importing this module imports Triton.
+The kernels are tested through Triton's interpreter and compiled for GPUs: that says that they are right and that they
+compile, not that they are fast. `n` may be specialised, since loads are wide only where it is known to be a multiple of
+16. Importing this module imports Triton.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
@@ -26,11 +25,12 @@ from fp8debug.hooks.measure.device import tally as places
 from fp8debug.hooks.measure.device.tally import Tally, bad_codes, new_tally
 
 TABLES = 16
-BLOCK = 4096
+BLOCK = 1024
 """Elements that a program looks at at once."""
-PROGRAMS = 1024
+PROGRAMS = 2048
 """At most so many; each goes over the tensor in strides."""
-_WARPS = 8
+WARPS = 4
+"""Eight elements a thread: one load of 16 bytes of BF16, and registers for some twenty warps a multiprocessor."""
 _ROUNDING = {torch.bfloat16: 1, torch.float16: 2}
 """What FP32 is rounded to; 0: nothing."""
 _PATTERNS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -44,7 +44,7 @@ _SUM_1, _SUM_2 = tl.constexpr(places.SUM_1), tl.constexpr(places.SUM_2)
 
 
 @triton.jit
-def _code(raw: Any, WIDTH: tl.constexpr, ROUND: tl.constexpr) -> Any:
+def _code(raw: tl.tensor, WIDTH: tl.constexpr, ROUND: tl.constexpr) -> tl.tensor:
     """Code of each pattern as int32, rounded to nearest even where ROUND says so; of 4 bytes with its sign."""
     if ROUND == 1:
         size = raw & 0x7FFFFFFF
@@ -62,69 +62,75 @@ def _code(raw: Any, WIDTH: tl.constexpr, ROUND: tl.constexpr) -> Any:
 
 
 @triton.jit
-def _mark(bad: Any, at: Any, head: Any, flags: Any, row_length: Any, HAS_FLAGS: tl.constexpr) -> None:
-    """Note the rows of elements that are not finite. Nearly always there is none, and no division is done."""
-    if tl.max(bad.to(tl.int32), 0) > 0:
-        tl.atomic_max(head + _FIRST_GAP, tl.max(tl.where(bad, _FARTHEST - at, 0), 0), sem="relaxed")
-        if HAS_FLAGS:
-            tl.store(flags + at // row_length, tl.full(at.shape, 1, tl.uint8), mask=bad)
+def _add(place: tl.tensor, flags: tl.tensor) -> None:
+    """Add the number of flags that are set."""
+    tl.atomic_add(place, tl.sum(flags.to(tl.int32), 0).to(tl.int64), sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["n", "first", "row_length"])
-def _health(
-    bits: Any, head: Any, flags: Any, n: Any, first: Any, row_length: Any,
-    WIDTH: tl.constexpr, ROUND: tl.constexpr, SIGN: tl.constexpr, INFINITY: tl.constexpr,
-    HAS_FLAGS: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit
+def _mark(
+    bad: tl.tensor, start: tl.tensor, lane: tl.tensor, head: tl.tensor, flags: tl.tensor, row_length: tl.tensor,
+    HAS_FLAGS: tl.constexpr, IS_SHORT: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Extremes, zeros and what is not finite: kept by lane, reduced once a program."""
-    lane = tl.arange(0, BLOCK).to(tl.int64)
+    """Note the rows of elements that are not finite, of which there are some."""
+    at = start + lane
+    tl.atomic_max(head + _FIRST_GAP, tl.max(tl.where(bad, _FARTHEST - at, 0), 0), sem="relaxed")
+    if HAS_FLAGS:
+        # Dividing 32 bits takes a fraction of the registers.
+        row = at.to(tl.int32) // row_length.to(tl.int32) if IS_SHORT else at // row_length
+        tl.store(flags + row, tl.full(bad.shape, 1, tl.uint8), mask=bad)
+
+
+@triton.jit(do_not_specialize=["first", "row_length"])
+def _health(
+    bits: tl.tensor, head: tl.tensor, flags: tl.tensor, n: tl.tensor, first: tl.tensor, row_length: tl.tensor,
+    WIDTH: tl.constexpr, ROUND: tl.constexpr, SIGN: tl.constexpr, INFINITY: tl.constexpr,
+    HAS_FLAGS: tl.constexpr, IS_SHORT: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """Extremes, zeros and what is not finite: kept by lane, reduced once a program; what is rare, at once."""
+    lane = tl.arange(0, BLOCK)
     start = tl.program_id(0).to(tl.int64) * BLOCK
     step = tl.num_programs(0).to(tl.int64) * BLOCK
     n_zero = tl.zeros((BLOCK,), tl.int32)
     n_neg_zero = tl.zeros((BLOCK,), tl.int32)
-    n_nan = tl.zeros((BLOCK,), tl.int32)
-    n_posinf = tl.zeros((BLOCK,), tl.int32)
-    n_neginf = tl.zeros((BLOCK,), tl.int32)
     amax = tl.zeros((BLOCK,), tl.int32)
     amin_gap = tl.zeros((BLOCK,), tl.int32)
     while start < n:
-        at = start + lane
-        inside = at < n
-        code = _code(tl.load(bits + at, mask=inside, other=0), WIDTH, ROUND)
+        inside = lane < tl.minimum(n - start, BLOCK).to(tl.int32)
+        code = _code(tl.load(bits + start + lane, mask=inside, other=0), WIDTH, ROUND)
         size = code & SIGN
         negative = code != size
         zero = inside & (size == 0)
-        infinite = size == INFINITY
         finite = size < INFINITY
         n_zero += zero.to(tl.int32)
         n_neg_zero += (zero & negative).to(tl.int32)
-        n_nan += (size > INFINITY).to(tl.int32)
-        n_posinf += (infinite & (code == size)).to(tl.int32)
-        n_neginf += (infinite & negative).to(tl.int32)
         amax = tl.maximum(amax, tl.where(finite, size, 0))
         amin_gap = tl.maximum(amin_gap, tl.where(finite & (size > 0), _LARGEST - size, 0))
-        _mark(size >= INFINITY, first + at, head, flags, row_length, HAS_FLAGS)
+        if tl.max(size, 0) >= INFINITY:
+            infinite = size == INFINITY
+            _add(head + _N_NAN, size > INFINITY)
+            _add(head + _N_POSINF, infinite & (code == size))
+            _add(head + _N_NEGINF, infinite & negative)
+            _mark(size >= INFINITY, first + start, lane, head, flags, row_length, HAS_FLAGS, IS_SHORT)
         start += step
     tl.atomic_add(head + _N_ZERO, tl.sum(n_zero, 0).to(tl.int64), sem="relaxed")
     tl.atomic_add(head + _N_NEG_ZERO, tl.sum(n_neg_zero, 0).to(tl.int64), sem="relaxed")
-    tl.atomic_add(head + _N_NAN, tl.sum(n_nan, 0).to(tl.int64), sem="relaxed")
-    tl.atomic_add(head + _N_POSINF, tl.sum(n_posinf, 0).to(tl.int64), sem="relaxed")
-    tl.atomic_add(head + _N_NEGINF, tl.sum(n_neginf, 0).to(tl.int64), sem="relaxed")
     tl.atomic_max(head + _AMAX, tl.max(amax, 0).to(tl.int64), sem="relaxed")
     tl.atomic_max(head + _AMIN_GAP, tl.max(amin_gap, 0).to(tl.int64), sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["n", "first", "n_words", "row_length"])
+@triton.jit(do_not_specialize=["first", "n_words", "row_length"])
 def _count(
-    bits: Any, tables: Any, head: Any, flags: Any, n: Any, first: Any, n_words: Any, row_length: Any,
+    bits: tl.tensor, tables: tl.tensor, head: tl.tensor, flags: tl.tensor,
+    n: tl.tensor, first: tl.tensor, n_words: tl.tensor, row_length: tl.tensor,
     WIDTH: tl.constexpr, ROUND: tl.constexpr, CODES: tl.constexpr, BAD_FROM: tl.constexpr, BAD_ALONE: tl.constexpr,
-    MARKS: tl.constexpr, HAS_FLAGS: tl.constexpr, TABLES: tl.constexpr, BLOCK: tl.constexpr,
+    MARKS: tl.constexpr, HAS_FLAGS: tl.constexpr, IS_SHORT: tl.constexpr, TABLES: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """Occurrences of each code, and the two sums of the checksum over 64-bit words."""
     PER_WORD: tl.constexpr = 8 // WIDTH
     WORDS: tl.constexpr = BLOCK // PER_WORD
     table = tables + (tl.program_id(0) % TABLES) * CODES
-    lane = tl.arange(0, BLOCK).to(tl.int64)
+    lane = tl.arange(0, BLOCK)
     word_lane = tl.arange(0, WORDS).to(tl.int64)
     shift = tl.arange(0, PER_WORD).to(tl.int64) * (8 * WIDTH)
     start = tl.program_id(0).to(tl.int64) * BLOCK
@@ -132,9 +138,8 @@ def _count(
     sum_1 = tl.zeros((WORDS,), tl.int64)
     sum_2 = tl.zeros((WORDS,), tl.int64)
     while start < n:
-        at = start + lane
-        inside = at < n
-        raw = tl.load(bits + at, mask=inside, other=0)
+        inside = lane < tl.minimum(n - start, BLOCK).to(tl.int32)
+        raw = tl.load(bits + start + lane, mask=inside, other=0)
         pieces = tl.reshape(raw.to(tl.int64) & ((1 << (8 * WIDTH)) - 1), (WORDS, PER_WORD))
         words = tl.sum(pieces << shift[None, :], 1)
         sum_1 += words
@@ -152,7 +157,8 @@ def _count(
         tl.atomic_add(table + code, tl.full((BLOCK,), 1, tl.int32), mask=one_by_one, sem="relaxed")
         if MARKS:
             bad = inside & (((code & (CODES // 2 - 1)) >= BAD_FROM) | (code == BAD_ALONE))
-            _mark(bad, first + at, head, flags, row_length, HAS_FLAGS)
+            if tl.max(bad.to(tl.int32), 0) > 0:
+                _mark(bad, first + start, lane, head, flags, row_length, HAS_FLAGS, IS_SHORT)
         start += step
     tl.atomic_add(head + _SUM_1, tl.sum(sum_1, 0), sem="relaxed")
     tl.atomic_add(head + _SUM_2, tl.sum(sum_2, 0), sem="relaxed")
@@ -177,7 +183,8 @@ class TritonKernels:
             block.view(_PATTERNS[block.element_size()]), tally.head, _flags(tally),
             block.numel(), first, tally.row_length,
             WIDTH=block.element_size(), ROUND=_rounding(block, read_as), SIGN=(1 << (8 * read_as.itemsize - 1)) - 1,
-            INFINITY=bad_codes(read_as).first, HAS_FLAGS=tally.flags is not None, BLOCK=BLOCK, num_warps=_WARPS,
+            INFINITY=bad_codes(read_as).first, HAS_FLAGS=tally.flags is not None, IS_SHORT=tally.n < 1 << 31,
+            BLOCK=BLOCK, num_warps=WARPS, enable_fp_fusion=False,
         )  # fmt: skip
 
     def add_counts(self, block: torch.Tensor, first: int, tally: Tally) -> None:
@@ -190,7 +197,8 @@ class TritonKernels:
             block.numel(), first, tally.n_words, tally.row_length,
             WIDTH=block.element_size(), ROUND=_rounding(block, counted), CODES=n_codes,
             BAD_FROM=bad.first, BAD_ALONE=bad.alone, MARKS=tally.health_by_counts,
-            HAS_FLAGS=tally.flags is not None, TABLES=TABLES, BLOCK=BLOCK, num_warps=_WARPS,
+            HAS_FLAGS=tally.flags is not None, IS_SHORT=tally.n < 1 << 31, TABLES=TABLES,
+            BLOCK=BLOCK, num_warps=WARPS, enable_fp_fusion=False,
         )  # fmt: skip
         tally.counts.add_(tables.sum(0, dtype=torch.int64))
 
