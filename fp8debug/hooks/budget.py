@@ -69,7 +69,7 @@ def size_text(n_bytes: int) -> str:
     size, unit = float(n_bytes), 0
     while size >= 1024 and unit < 4:
         size, unit = size / 1024, unit + 1
-    return f"{size:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}"
+    return f"{size:.4g} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}"
 
 
 def _words(keep: int) -> str:

@@ -20,7 +20,7 @@ from fp8debug.hooks.schedule import Schedule
 from fp8debug.hooks.transforms import held_by, is_plain
 from fp8debug.replay import Moment, ScaleInForce
 
-MAX_BUFFERED_BYTES = 16 << 20
+MAX_BUFFERED_BYTES = 8 << 20
 """Memory of the rows that are being collected."""
 
 

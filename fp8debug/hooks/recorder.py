@@ -40,7 +40,7 @@ from fp8debug.hooks.weight_sample import weight_sample
 from fp8debug.recipes import Recipe
 from fp8debug.replay import Moment, ScaleInForce
 
-VALUES_BLOCK = 1 << 20
+VALUES_BLOCK = 1 << 18
 """Elements of raw values that are copied at once."""
 
 EventCells = tuple[int | None, str, str | None, str | None, str]

@@ -152,8 +152,8 @@ class PartWriter:
             batch = self._queue.get()
             try:
                 written = self.write(self.last_words() if batch is None else batch)
-            except Exception as error:  # a full disk must stop us, never the training
-                self.error = error
+            except BaseException as error:  # a full disk must stop us, never the training
+                self.error = error if isinstance(error, Exception) else RuntimeError(f"the writer ended: {error!r}")
                 return
             if batch is None:
                 self._guarded_merge(lambda: self._own_parts.merge_at_close(self._next_part))

@@ -567,6 +567,24 @@ def endless(start: Start) -> Facts:
     return {"losses": _train(model, 1_000_000, width=64)}
 
 
+def endless_with_output(start: Start) -> Facts:
+    """As endless, with a file of its own, one line a step."""
+    from fp8debug.hooks import flushing
+
+    vars(flushing)["flush_interval_s"] = lambda elapsed_s: -1.0
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+    start(model)
+    optimizer = sgd(model)
+    with open(os.environ["OUTPUT"], "w") as output:
+        for step in range(1_000_000):
+            loss = model(batch(step, width=16)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            print(step, loss.item().hex(), file=output, flush=True)
+    return {}
+
+
 def inside_a_transform(start: Start) -> Facts:
     """The model runs in nothing but torch.func: it is found there."""
     model = Net()
