@@ -13,7 +13,9 @@ from fp8debug.schema import TABLES
 from fp8debug.storage import Storage
 
 BATCH_ROWS = 1 << 13
-"""Rows that are read at once: beside a row group of what is written, all that merging keeps in memory."""
+BATCH_BYTES = 2 << 20
+"""Most that is read at once, in rows and about in bytes: beside a row group of what is written, all that merging keeps
+in memory."""
 
 
 class UnreadablePart(Exception):
@@ -59,7 +61,7 @@ def _conforming(file: pq.ParquetFile, table: str) -> Iterator[pa.RecordBatch]:
         if column.type != schema.field(column.name).type:
             raise ValueError(f"not a part of table {table}: {column.name} is {column.type}")
     n_rows = 0
-    for batch in file.iter_batches(min(BATCH_ROWS, row_group_rows(table)), use_threads=False):
+    for batch in file.iter_batches(_batch_rows(file.metadata, table), use_threads=False):
         n_rows += batch.num_rows
         columns = [_nulls(field, batch) if field.name in absent else batch.column(field.name) for field in schema]
         if any(column.null_count for field, column in zip(schema, columns, strict=True) if not field.nullable):
@@ -67,6 +69,12 @@ def _conforming(file: pq.ParquetFile, table: str) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
     if n_rows != file.metadata.num_rows:
         raise ValueError(f"{n_rows} rows could be read of {file.metadata.num_rows}")
+
+
+def _batch_rows(footer: pq.FileMetaData, table: str) -> int:
+    n_bytes = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
+    row_bytes = max(1, n_bytes // max(1, footer.num_rows))
+    return max(1, min(BATCH_ROWS, row_group_rows(table), BATCH_BYTES // row_bytes))
 
 
 def _nulls(field: pa.Field, batch: pa.RecordBatch) -> pa.Array:

@@ -175,6 +175,33 @@ def test_a_merged_file_is_as_one_of_a_flush(run_dir: RunDir, monkeypatch: pytest
     assert merged.read()["seq"].to_pylist() == [number for number in range(50) for _ in range(3)]
 
 
+def test_long_rows_are_merged_in_little_memory(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 MB of raw values with room for one: 4 kB a row."""
+    monkeypatch.setattr("fp8debug.hooks.encoding.GROUP_BYTES", 1 << 20)
+    monkeypatch.setattr("fp8debug.hooks.encoding._ROW_GROUP_ROWS", {})
+    monkeypatch.setattr(merging, "BATCH_BYTES", 1 << 18)
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        made = [{"row": i, "values": rng.standard_normal(1024, np.float32)} for i in range(1000)]
+        part = run_dir.part_name("values", 0, number)
+        write_part(pa.Table.from_pylist(made, schema=ARROW_SCHEMAS["values"]), "values", run_dir.storage, part)
+    names, most = run_dir.part_names("values"), 0
+
+    def watched(*arguments: Any) -> Iterator[pa.RecordBatch]:
+        nonlocal most
+        for batch in original(*arguments):
+            most = max(most, pa.total_allocated_bytes())
+            yield batch
+
+    original = merging._conforming
+    monkeypatch.setattr(merging, "_conforming", watched)
+    before = pa.total_allocated_bytes()
+    assert merge_parts(run_dir.storage, "values", names, "values/all.parquet") == 4000
+    assert most - before < 8 << 20
+    merged = pq.read_table(run_dir.folder / "values/all.parquet")
+    assert merged.equals(pa.concat_tables(pq.read_table(run_dir.folder / name) for name in names))
+
+
 def test_rows_of_an_older_version_get_the_columns_of_this_one(run_dir: RunDir) -> None:
     """`shard` came with schema version 2."""
     table = pa.Table.from_pylist([{"step": 3, "layer": "fc", "shape": [2, 3]}], schema=ARROW_SCHEMAS["tensors"])
