@@ -20,8 +20,8 @@ from fp8debug.storage import RunPath, resolved
 # DuckDB parses DESCRIBE, SUMMARIZE and SHOW as SELECT: they only read the catalog.
 _READS = duckdb.StatementType.SELECT
 _EXPLAIN = duckdb.StatementType.EXPLAIN
-_FIRST_WORD = re.compile(r"\w+|.", re.DOTALL)
-_EXPLAIN_WORDS = {"explain", "analyze", "analyse", "verbose"}
+_FIRST_WORD = re.compile(rb"\w+|.", re.DOTALL)
+_EXPLAIN_WORDS = {b"explain", b"analyze", b"analyse", b"verbose"}
 
 
 def admit(sql: str) -> duckdb.Statement:
@@ -33,7 +33,7 @@ def admit(sql: str) -> duckdb.Statement:
     """
     try:
         statements = duckdb.extract_statements(sql)
-    except duckdb.Error as error:
+    except (duckdb.Error, UnicodeEncodeError) as error:  # the latter: bytes that are no UTF-8, on the command line
         raise Fp8DebugError(f"cannot parse the query: {error}") from error
     if len(statements) != 1:
         got = "none" if not statements else f"{len(statements)}: {', '.join(_word(s) for s in statements)}"
@@ -91,14 +91,15 @@ def _end_transaction(con: duckdb.DuckDBPyConnection) -> None:
 
 def _admit_explained(sql: str) -> None:
     """Admit what EXPLAIN explains: EXPLAIN ANALYZE runs it."""
+    text = sql.encode()  # DuckDB counts bytes
     tokens = [offset for offset, kind in duckdb.tokenize(sql) if kind != duckdb.token_type.comment]
-    words = [_FIRST_WORD.match(sql, offset)[0].lower() for offset in tokens]  # type: ignore[index]
+    words = [_FIRST_WORD.match(text, offset)[0].lower() for offset in tokens]  # type: ignore[index]
     position = 0
     while position < len(words) and words[position] in _EXPLAIN_WORDS:
         position += 1
-    if position < len(words) and words[position] == "(":
-        position = words.index(")", position) + 1 if ")" in words[position:] else len(words)
-    inner = sql[tokens[position] :] if 0 < position < len(words) else ""
+    if position < len(words) and words[position] == b"(":
+        position = words.index(b")", position) + 1 if b")" in words[position:] else len(words)
+    inner = text[tokens[position] :].decode() if 0 < position < len(words) else ""
     try:
         admit(inner)
     except UsageError:

@@ -24,10 +24,23 @@ def interruptible(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    interrupted = threading.Event()
+    try:
+        with _watched(con, interrupted):
+            yield
+    except Exception:
+        if interrupted.is_set():  # DuckDB has errors of its own for it
+            raise KeyboardInterrupt from None
+        raise
+
+
+@contextlib.contextmanager
+def _watched(con: duckdb.DuckDBPyConnection, interrupted: threading.Event) -> Iterator[None]:
+    """A thread that is woken by every signal."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    waiting = threading.Thread(target=_wait, args=(con, reader), daemon=True)
+    waiting = threading.Thread(target=_wait, args=(con, reader, interrupted), daemon=True)
     waiting.start()
     try:
         yield
@@ -39,7 +52,8 @@ def interruptible(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
         os.close(reader)
 
 
-def _wait(con: duckdb.DuckDBPyConnection, reader: int) -> None:
+def _wait(con: duckdb.DuckDBPyConnection, reader: int, interrupted: threading.Event) -> None:
     while (number := os.read(reader, 1)) != _DONE:
         if number[0] == signal.SIGINT:
+            interrupted.set()
             con.interrupt()
