@@ -44,8 +44,9 @@ class RayEngine:
 
     def fill(self, target: str, reduction: Reduction, source: Source) -> None:
         """Insert the answer into the table `target`."""
+        n_cores = self._cluster.n_cores
         if self._n_partitions is None:
-            found = assignments(reduction, source, _PARTITIONS_A_CORE * self._cluster.n_cores, _MIN_ROWS)
+            found = assignments(reduction, source, _PARTITIONS_A_CORE * n_cores, _MIN_ROWS)
         else:
             found = assignments(reduction, source, self._n_partitions, min_rows=1)
         merge(target, reduction, source, self._answers(found))

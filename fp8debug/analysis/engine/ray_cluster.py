@@ -48,8 +48,15 @@ class Cluster:
 
     @property
     def n_cores(self) -> int:
-        """Cores of all its machines."""
-        return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+        """Cores of all its machines.
+
+        Raises:
+            Fp8DebugError: it has none, so that a task would wait for ever.
+        """
+        n = int(self.ray.cluster_resources().get("CPU", 0))
+        if n < 1:
+            raise Fp8DebugError("the Ray cluster has no core to compute on: it was started with --num-cpus 0 alone")
+        return n
 
     def close(self) -> None:
         """Disconnect, and stop the cluster if it was started here; safe to call twice."""

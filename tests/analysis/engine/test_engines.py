@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -143,10 +144,13 @@ def test_a_report_of_several_ranks_is_the_same_by_ray(several_ranks: Path, at_on
     assert_equal(report_of(several_ranks, ray_engine), at_once)
 
 
-def test_a_report_and_a_whatif_of_a_sample_are_the_same_by_ray(ray_engine: RayEngine) -> None:
+def test_a_report_of_a_sample_is_the_same_by_ray(ray_engine: RayEngine) -> None:
     path = SAMPLES / "gpt-outlier"
     assert_equal(report_of(path, ray_engine), report_of(path, None))
-    with open_run(path, threads=1) as alone, open_run(path, threads=1, engine=ray_engine) as by_ray:
+
+
+def test_a_whatif_is_the_same_by_ray(several_ranks: Path, ray_engine: RayEngine) -> None:
+    with open_run(several_ranks, threads=1) as alone, open_run(several_ranks, threads=1, engine=ray_engine) as by_ray:
         ours, theirs = (whatif(run, ["current", "delayed:margin=2"]) for run in (alone, by_ray))
     assert theirs.n_histograms == ours.n_histograms > 0
     for got, expected in zip(theirs.operands, ours.operands, strict=True):
@@ -194,7 +198,10 @@ def dying(marker: Path) -> Callable[..., task.Answer]:
             if marker.parent.exists():
                 marker.touch()
             os._exit(9)
-        return real(*args, **kwargs)
+        found = real(*args, **kwargs)
+        if "fp8debug" in sys.modules:  # what runs on the cluster must do without it
+            os._exit(8)
+        return found
 
     return answer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fp8debug.analysis.engine.partitions import Key, KeyRange, RowGroup, ranges, row_groups
@@ -26,6 +26,7 @@ def holds(con: duckdb.DuckDBPyConnection, part: KeyRange, key: Key) -> bool:
     return bool(con.execute(query).fetchall()[0][0])
 
 
+@settings(max_examples=40)
 @given(GROUPS, st.integers(1, 6), st.data())
 def test_a_record_is_in_one_range_and_its_files_are_read_there(
     groups: list[RowGroup], n: int, data: st.DataObject
