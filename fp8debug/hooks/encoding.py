@@ -55,6 +55,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], name: str, storage: Storage
         for group in _row_groups(batches, group_rows):
             writer.write_table(pa.Table.from_batches(group, schema), row_group_size=group_rows)
             n_rows += sum(batch.num_rows for batch in group)
+            del group  # before the next one is filled
     return n_rows
 
 

@@ -72,8 +72,8 @@ def _conforming(file: pq.ParquetFile, table: str) -> Iterator[pa.RecordBatch]:
 
 
 def _batch_rows(footer: pq.FileMetaData, table: str) -> int:
-    n_bytes = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
-    row_bytes = max(1, n_bytes // max(1, footer.num_rows))
+    n_bytes: int = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
+    row_bytes: int = max(1, n_bytes // max(1, footer.num_rows))
     return max(1, min(BATCH_ROWS, row_group_rows(table), BATCH_BYTES // row_bytes))
 
 

@@ -197,7 +197,7 @@ def test_long_rows_are_merged_in_little_memory(run_dir: RunDir, monkeypatch: pyt
     monkeypatch.setattr(merging, "_conforming", watched)
     before = pa.total_allocated_bytes()
     assert merge_parts(run_dir.storage, "values", names, "values/all.parquet") == 4000
-    assert most - before < 8 << 20
+    assert most - before < 10 << 20, "where all of it is 16 MB"
     merged = pq.read_table(run_dir.folder / "values/all.parquet")
     assert merged.equals(pa.concat_tables(pq.read_table(run_dir.folder / name) for name in names))
 
