@@ -11,10 +11,15 @@ from pathlib import Path
 
 SCRIPTS: dict[str, tuple[str, ...]] = {
     "kernels": ("kernels.py", "--check"),
+    "soak": ("soak.py", "--check"),
+    "faults": ("faults.py", "--kills", "25"),
     "overhead": ("overhead.py", "--check"),
     "disk": ("disk.py", "--check"),
     "device": ("device.py", "--check"),
     "engines": ("engines.py", "--check"),
+    "big_run": ("big_run.py", "--check"),
+    "whatif_speed": ("whatif_speed.py", "--check"),
+    "scaling": ("scaling.py", "--check"),
 }
 """What is run for each name, with its arguments."""
 

@@ -132,11 +132,12 @@ def make_run(path: Path, n_records: int, source: str, n_values: int = 256) -> No
             for word, value in words.items():
                 query = query.replace(word, value)
             part = path / table / "rank=0" / f"part-{number:06d}.parquet"
-            part.parent.mkdir(parents=True, exist_ok=True)
-            _write(con, table, query, part)
+            write_table(con, table, query, part)
 
 
-def _write(con: duckdb.DuckDBPyConnection, table: str, query: str, part: Path) -> None:
+def write_table(con: duckdb.DuckDBPyConnection, table: str, query: str, part: Path) -> None:
+    """Write a part of a table from what columns the query has; the others are NULL."""
+    part.parent.mkdir(parents=True, exist_ok=True)
     made = con.sql(query).columns
     columns = [
         f"{column.name if column.name in made else 'null'}::{duckdb_type(column.type)} as {column.name}"
