@@ -1,7 +1,7 @@
 """A run in an object store is copied before it is read: its small files, and those of the tables that are asked about.
 
 DuckDB could read there itself, through a file system of ours; it asks for each file many times over, one after the
-other: 850 requests for a report that needs 10 this way. And a query of somebody else's then has no way to the network.
+other: 859 requests for a report that needs some 15 this way. And a query of somebody else's has no way to the network.
 """
 
 from __future__ import annotations

@@ -14,13 +14,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from fp8debug.errors import UsageError, nearest
 from fp8debug.storage.address import ObjectPath
 from fp8debug.storage.base import Held, Stamp
+from fp8debug.storage.file_systems import file_system, file_system_class, is_s3, os_errors
 from fp8debug.storage.lease import DEAD_AFTER_S, is_gone, take
 
 SPOOL_BYTES = 16 << 20
@@ -46,7 +45,7 @@ class ObjectStorage:
     @property
     def file_system(self) -> Any:
         """The fsspec file system of this process."""
-        return _file_system(self._scheme, os.getpid())
+        return file_system(self._scheme, os.getpid())
 
     def address(self, name: str = "") -> str:
         """The URL of an object."""
@@ -54,7 +53,7 @@ class ObjectStorage:
 
     def read(self, name: str) -> bytes:
         """All bytes of an object; raises OSError."""
-        with _os_errors():
+        with os_errors():
             content: bytes = self.file_system.cat_file(self.address(name))
         return content
 
@@ -64,12 +63,12 @@ class ObjectStorage:
         for parent in {target.parent for target in targets}:
             parent.mkdir(parents=True, exist_ok=True)
         if names:
-            with _os_errors():
+            with os_errors():
                 self.file_system.get([self.address(name) for name in names], [str(target) for target in targets])
 
     def names(self, folder: str = "") -> list[str]:
         """Objects below `folder`, all pages of the listing; sorted. Raises OSError."""
-        with _os_errors():
+        with os_errors():
             try:
                 found = self.file_system.find(self.address(folder))
             except FileNotFoundError:
@@ -98,7 +97,7 @@ class ObjectStorage:
 
     def total_size(self) -> int:
         """Bytes of all objects, from the listing alone; raises OSError."""
-        with _os_errors():
+        with os_errors():
             return sum(int(info["size"]) for info in self.file_system.find(self._url, detail=True).values())
 
     def stamp(self, name: str) -> Stamp | None:
@@ -110,7 +109,7 @@ class ObjectStorage:
 
     def replace(self, name: str, content: bytes) -> None:
         """One PUT; raises OSError."""
-        with _os_errors():
+        with os_errors():
             self.file_system.pipe_file(self.address(name), content)
 
     def create(self, name: str, content: bytes) -> bool:
@@ -119,7 +118,7 @@ class ObjectStorage:
         Where the file system knows no conditions, it asks before: another one may come between.
         """
         try:
-            with _os_errors():
+            with os_errors():
                 self.file_system.pipe_file(self.address(name), content, mode="create")
         except (TypeError, NotImplementedError):
             if self.exists(name):
@@ -150,7 +149,7 @@ class ObjectStorage:
 
     def remove(self, name: str) -> None:
         """Delete an object; raises OSError."""
-        with _os_errors(), contextlib.suppress(FileNotFoundError):
+        with os_errors(), contextlib.suppress(FileNotFoundError):
             self.file_system.rm_file(self.address(name))
 
     def leftovers(self, folder: str = "") -> list[str]:
@@ -176,7 +175,7 @@ class ObjectStorage:
 
     def modified(self, name: str) -> datetime:
         """When the object was written, by the clock of the store; raises OSError."""
-        with _os_errors():
+        with os_errors():
             found: datetime = self.file_system.modified(self.address(name))
         return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
@@ -186,7 +185,7 @@ class ObjectStorage:
         if size <= SPOOL_BYTES:
             self.replace(name, file.read())
             return
-        with _os_errors():
+        with os_errors():
             target = self.file_system.open(self.address(name), "wb", block_size=SPOOL_BYTES)
             try:
                 shutil.copyfileobj(file, target, 1 << 20)
@@ -196,9 +195,9 @@ class ObjectStorage:
             target.close()
 
     def _info(self, name: str) -> dict[str, Any] | None:
-        with _os_errors():
+        with os_errors():
             try:
-                found: dict[str, Any] = self._head(name) if _is_s3(self._scheme) else self._asked(name)
+                found: dict[str, Any] = self._head(name) if is_s3(self._scheme) else self._asked(name)
             except FileNotFoundError:
                 return None
         return found if found["type"] == "file" else None
@@ -214,7 +213,7 @@ class ObjectStorage:
         return found
 
     def _below(self, kind: str) -> Iterator[str]:
-        with _os_errors():
+        with os_errors():
             try:
                 found = self.file_system.ls(self._url, detail=True)
             except FileNotFoundError:
@@ -226,60 +225,3 @@ class ObjectStorage:
 
     def _key(self, name: str) -> str:
         return str(self.file_system._strip_protocol(self.address(name))).rstrip("/")
-
-
-def file_system_class(scheme: str) -> Any:
-    """The class of file system for URLs that begin with `scheme`.
-
-    Raises:
-        UsageError: nobody knows the scheme, or a package is not installed.
-    """
-    try:
-        import fsspec
-    except ImportError as error:
-        raise UsageError(
-            f"{scheme}://... needs the package fsspec, which is not installed: pip install 'fp8debug[s3]'"
-        ) from error
-    known = sorted(set(fsspec.available_protocols()) - {"file", "local"})
-    if scheme not in known:
-        near = nearest(scheme, known)
-        raise UsageError(
-            f"{scheme}://: no file system of this kind is known; expected a path, or an URL such as s3://bucket/run"
-            + (f" (nearest: {', '.join(near)})" if near else "")
-        )
-    try:
-        return fsspec.get_filesystem_class(scheme)
-    except ImportError as error:
-        extra = "pip install 'fp8debug[s3]'" if _is_s3(scheme) else str(error)
-        raise UsageError(f"{scheme}:// needs a package that is not installed: {extra}") from error
-
-
-def _is_s3(scheme: str) -> bool:
-    return scheme in ("s3", "s3a")
-
-
-@cache
-def _file_system(scheme: str, process: int) -> Any:
-    """One a process: a forked child must not use the thread that its parent's requests go through."""
-    kind = file_system_class(scheme)
-    if not _is_s3(scheme):
-        return kind(use_listings_cache=False)
-    import fsspec
-
-    options: dict[str, Any] = {}
-    if "config_kwargs" not in fsspec.config.conf.get(scheme, {}):
-        options["config_kwargs"] = {"retries": {"max_attempts": 1}}  # tries are counted here and in s3fs alone
-    made = kind(use_listings_cache=False, skip_instance_cache=True, **options)
-    made.retries = 2
-    return made
-
-
-@contextmanager
-def _os_errors() -> Iterator[None]:
-    """What the libraries of a store raise, as OSError: a store out of reach is like a disk that fails."""
-    try:
-        yield
-    except (OSError, TypeError, NotImplementedError):
-        raise
-    except Exception as error:
-        raise OSError(f"{type(error).__name__}: {error}") from error

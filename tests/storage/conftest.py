@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8debug.storage import Storage, objects, storage_of
+from fp8debug.storage import Storage, file_systems, storage_of
 
 BUCKET = "bucket"
 _NUMBERS = itertools.count()
@@ -31,7 +31,7 @@ def s3_environment() -> Iterator[dict[str, str]]:
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     }
     yield environment
-    objects._file_system.cache_clear()
+    file_systems.file_system.cache_clear()
     server.stop()
 
 
@@ -40,7 +40,7 @@ def bucket(s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> s
     """URL of an empty prefix in a bucket that this process can reach."""
     for name, value in s3_environment.items():
         monkeypatch.setenv(name, value)
-    files = objects._file_system("s3", os.getpid())
+    files = file_systems.file_system("s3", os.getpid())
     if not files.exists(BUCKET):
         files.mkdir(BUCKET)
     return f"s3://{BUCKET}/test{next(_NUMBERS)}"

@@ -254,6 +254,17 @@ def test_a_store_out_of_reach_costs_the_run_alone(
     assert len(re.findall(r"fp8debug: disabled at step 1.*no route to the store", capsys.readouterr().err)) == 1
 
 
+def test_a_store_that_cannot_refuse_a_second_writer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "memory://no-conditions/a"
+    files = RunDir(url).storage.file_system  # type: ignore[attr-defined]
+    put = files.pipe_file
+    monkeypatch.setattr(files, "pipe_file", lambda path, content, mode="overwrite": put(path, content))
+    with open_run(recorded(url).path) as opened:
+        told = opened.sql("select message from events where kind = 'assumption'").fetchall()
+    assert len(told) == 1
+    assert "nobody else writes to memory://no-conditions/a: a second writer could not be refused" in told[0][0]
+
+
 class FarStorage:
     """As much of a storage as errands need, in somebody else's house."""
 
