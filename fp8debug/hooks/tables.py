@@ -145,14 +145,19 @@ class HistogramBuffer:
         lengths = np.array([len(v) for v in self._values])
         segment, rank, seq, counted = (list(c) for c in zip(*self._keys, strict=True))
         arrays = [
-            pa.array(np.repeat(np.array(segment, np.int32), lengths)),
-            pa.array(np.repeat(np.array(rank, np.int32), lengths)),
-            pa.array(np.repeat(np.array(seq, np.int64), lengths)),
+            pa.array(_repeat(np.array(segment, np.int32), lengths)),
+            pa.array(_repeat(np.array(rank, np.int32), lengths)),
+            pa.array(_repeat(np.array(seq, np.int64), lengths)),
             _repeat_strings(counted, lengths),
             pa.array(np.concatenate(self._values)),
             pa.array(np.concatenate(self._counts)),
         ]
         return pa.Table.from_arrays(arrays, schema=self._schema)
+
+
+def _repeat(numbers: npt.NDArray[Any], lengths: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    is_one = bool((numbers == numbers[0]).all())
+    return np.full(int(lengths.sum()), numbers[0]) if is_one else np.repeat(numbers, lengths)
 
 
 def _repeat_strings(words: Sequence[str], lengths: npt.NDArray[np.int64]) -> pa.Array:

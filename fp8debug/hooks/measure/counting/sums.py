@@ -117,6 +117,14 @@ def _weighted_sums(x: Float32, weights: Float64, low_weights: Float64, row: Floa
     return x2, q2, xq, err2, low_x2, low_err2, underflow, overflow
 
 
+@kernel("void(float32[::1], float64[::1], float64[::1], float32[:, ::1], float64[:, ::1])")
+def _sums_of_all(x: Float32, weights: Float64, low_weights: Float64, rows: Float32, found: Float64) -> None:
+    for i in range(rows.shape[0]):
+        sums = _weighted_sums(x, weights, low_weights, rows[i])
+        for j in range(8):
+            found[i, j] = sums[j]
+
+
 @kernel("UniTuple(float64, 8)(float32[::1], float32[::1])", fastmath=REORDER)
 def _block_sums(x: Float32, row: Float32) -> tuple[float, ...]:
     """Sum over elements; returns the four sums, then underflow, overflow, finite and non-zero elements."""
@@ -145,20 +153,22 @@ def _block_sums(x: Float32, row: Float32) -> tuple[float, ...]:
 
 def parameter_rows(requests: Sequence[tuple[np.float32, Format]]) -> Float32:
     """Return what the kernels need of each (scale, format), (requests, N_PARAMETERS)."""
-    rows = np.array([_format_row(fmt) for _, fmt in requests], np.float32).reshape(-1, N_PARAMETERS)
-    rows[:, SCALE] = [scale for scale, _ in requests]
+    rows = np.empty((len(requests), N_PARAMETERS), np.float32)
+    for i, (scale, fmt) in enumerate(requests):
+        rows[i] = _format_row(fmt)
+        rows[i, SCALE] = scale
     with np.errstate(over="ignore", divide="ignore"):
         rows[:, INVERSE] = np.float32(1) / rows[:, SCALE]
     return rows
 
 
 @cache
-def _format_row(fmt: Format) -> tuple[float, ...]:
+def _format_row(fmt: Format) -> Float32:
     threshold = np.float32(fmt.overflow_threshold)
     if fmt.overflow_at_threshold:  # "beyond the next value below" says "at or beyond"
         threshold = np.nextafter(threshold, np.float32(0))
     factor = 2.0 ** (MANTISSA_BITS - fmt.mantissa_bits)
-    return 0.0, 0.0, fmt.max, fmt.min_normal, factor, float(threshold)
+    return np.array((0.0, 0.0, fmt.max, fmt.min_normal, factor, threshold), np.float32)
 
 
 def of_histogram(values: Float32, counts: Int64, requests: Sequence[tuple[np.float32, Format]]) -> list[ErrorSums]:
@@ -175,9 +185,11 @@ def of_histogram(values: Float32, counts: Int64, requests: Sequence[tuple[np.flo
     n_low = n_low_of(n_nonzero)
     weights, low_weights = np.empty(x.size), np.empty(x.size)
     weigh(x_counts, n_low, weights, low_weights)
+    rows = parameter_rows(requests)
+    sums = np.empty((len(rows), 8))
+    _sums_of_all(x, weights, low_weights, rows, sums)
     found = []
-    for row in parameter_rows(requests):
-        x2, q2, xq, err2, low_x2, low_err2, underflow, overflow = _weighted_sums(x, weights, low_weights, row)
+    for x2, q2, xq, err2, low_x2, low_err2, underflow, overflow in sums.tolist():
         lost = int(underflow), int(overflow)
         found.append(ErrorSums(n_zero + n_nonzero, n_nonzero, *lost, x2, q2, xq, err2, n_low, low_x2, low_err2))
     return found
