@@ -25,12 +25,23 @@ class Problem:
 
 _EVENTS = """
 with named as (
-    select *, nullif(concat_ws(' ', layer, tensor), '') as operand from events where kind <> 'resumed'
+    select *, nullif(concat_ws(' ', layer, tensor), '') as operand from events where kind not in ('resumed', 'dropped')
 )
 select kind, message, list_sort(list(distinct operand) filter (operand is not null)), count(*), min(step)
 from named
 group by kind, message
 order by kind, min(step), message
+"""
+
+_DROPPED = """
+select sum(n), min(step), max(step), count(*), whole
+from (
+    select step, message like '%dropped whole%' as whole,
+        try_cast(replace(regexp_extract(message, '^([0-9,]+) record', 1), ',', '') as bigint) as n
+    from events where kind = 'dropped'
+)
+group by whole
+order by whole
 """
 
 _NO_GRADIENT = ": no gradient reached it (frozen, or no backward ran)"
@@ -54,7 +65,8 @@ _OF_CACHES = ("key", "value")
 
 def problems(run: Run, facts: RunFacts, health: Health, ranks: RankFacts | None) -> tuple[Problem, ...]:
     """Everything wrong or missing, most fundamental first."""
-    return (*_of_the_run(facts), *_not_finite(facts, health), *_of_ranks(ranks), *_missing(run), *_events(run))
+    found = (*_of_the_run(facts), *_not_finite(facts, health), *_of_ranks(ranks), *_missing(run))
+    return (*found, *_dropped(run), *_events(run))
 
 
 def _of_the_run(facts: RunFacts) -> Iterator[Problem]:
@@ -120,6 +132,19 @@ def _missing(run: Run) -> Iterator[Problem]:
         without = sorted(having - evaluated - idle - {layer for layer, name, *_ in seen if name == tensor})
         if without:
             yield Problem("missing_tensor", f"no {tensor} was recorded for {some(without)}{_WHY_NOT.get(tensor, '')}")
+
+
+def _dropped(run: Run) -> Iterator[Problem]:
+    """What a slow disk has cost, in one sentence: an event says it of each time."""
+    for n, first, last, count, whole in run.sql(_DROPPED).fetchall():
+        what = "health and scales too" if whole else "errors, histograms and details"
+        between = f"of step {first}" if first == last else f"between steps {first} and {last}"
+        yield Problem(
+            "dropped",
+            f"{what} of {n or 0:,} records {between} were dropped, since the disk was slower than the training "
+            "(--on-full drop)",
+            count,
+        )
 
 
 def _events(run: Run) -> Iterator[Problem]:

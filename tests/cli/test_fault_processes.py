@@ -190,7 +190,8 @@ def test_dtypes_that_cannot_be_measured_are_told_once_and_the_losses_are_equal(
     assert {layer for layer, _ in said} == {"twofold", "codes", "plain"}
     assert max(n for _, n in said) <= 3, "once an operand"
     recorded = duckdb.sql(
-        f"select layer, tensor, bool_and(status in ('ok', 'payload_only')) from '{place.folder}/run/tensors/**/*.parquet' group by all"
+        "select layer, tensor, bool_and(status in ('ok', 'payload_only')) "
+        f"from '{place.folder}/run/tensors/**/*.parquet' group by all"
     ).fetchall()
     assert {("wide", "x", True), ("wide", "dy", True), ("float8", "w", True)} <= set(recorded)
 

@@ -128,9 +128,8 @@ def test_a_budget_thins_what_is_sampled_and_is_never_passed(
     problems = session.close().problems
     assert size(recorded.path) <= budget
     told = recorded.rows("events", kind="thinned")
-    assert [text for row in told for text in ("1 of 2", "1 of 4", "1 of 8", "alone", "left out") if text in row["message"]] == [
-        "1 of 2", "1 of 4", "1 of 8", "alone", "left out"
-    ]  # fmt: skip
+    words = ("1 of 2", "1 of 4", "1 of 8", "alone", "left out")
+    assert [word for row in told for word in words if word in row["message"]] == list(words)
     sampled = [row["step"] for row in recorded.rows("steps") if row["sampled"]]
     second, fourth, eighth, none, _ = (row["step"] for row in told)
     expected = [s for s in range(40) if (s <= second or s % 2 == 0) and (s <= fourth or s % 4 == 0)]
