@@ -32,6 +32,7 @@ def admit(sql: str) -> duckdb.Statement:
         Fp8DebugError: a syntax error.
     """
     try:
+        sql.encode()
         statements = duckdb.extract_statements(sql)
     except (duckdb.Error, UnicodeEncodeError) as error:  # the latter: bytes that are no UTF-8, on the command line
         raise Fp8DebugError(f"cannot parse the query: {error}") from error

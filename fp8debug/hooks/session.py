@@ -239,9 +239,18 @@ class Session:
         """Say that the step `number` begins, as a trainer counts; after the first call only this ends steps."""
         before = self.clock.step
         if self.active:
-            self._guarded(lambda: self.clock.begin(number))
+            self._guarded(lambda: self._begin_step(number))
         if self.emulation is not None and number != before:
             self.emulation.advance()
+
+    def _begin_step(self, number: int) -> None:
+        if number < self.clock.step:
+            text = (
+                f"step {number} begins after step {self.clock.step} was reached: what is recorded twice of a step is "
+                "all kept and read together; to go on from a checkpoint, resume the run, which begins a new segment"
+            )
+            self._recorder.event("steps_went_back", text, step=number)
+        self.clock.begin(number)
 
     def log(
         self,
