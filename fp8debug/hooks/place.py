@@ -30,6 +30,7 @@ from fp8debug.storage import ObjectPath, RunPath, run_path, storage_of
 WAIT_S = 60.0
 """How long a rank waits for rank 0 to rename an old run."""
 _TRIAL = ".fp8debug-may-write"
+_LOOK_AGAIN_S = 2.0
 
 
 class NoSharedRun(UsageError):
@@ -89,7 +90,8 @@ class Place:
                 f"--resume {self.path} holds no run ({MANIFEST_NAME} is missing); expected the directory of a run to "
                 "go on in; `fp8debug runs` lists the runs there are"
             )
-        if self.rank == 0 and _has_live_writer(self.path):
+        is_live = _lives_on(self.path, self.rank) if isinstance(self.path, ObjectPath) else _has_live_writer(self.path)
+        if is_live and (self.rank == 0 or isinstance(self.path, ObjectPath)):
             raise UsageError(f"--resume {self.path} is being written by another process; wait for its end, or stop it")
 
 
@@ -228,6 +230,21 @@ def last_segment(path: RunPath) -> dict[str, Any] | None:
 def _has_live_writer(path: RunPath) -> bool:
     run = RunDir(path)
     return run.storage.is_held(run.lock_name(0)) is True
+
+
+def _lives_on(path: ObjectPath, rank: int) -> bool:
+    """Whether the writer of a rank lives; waits for its next heartbeat where none says that it died.
+
+    A training that is started again elsewhere, since its machine went, finds the lock as if it were held.
+    """
+    run = RunDir(path)
+    name = run.lock_name(rank)
+    seen = run.storage.stamp(name)
+    while run.storage.is_held(name):
+        if run.storage.stamp(name) != seen:
+            return True
+        time.sleep(_LOOK_AGAIN_S)
+    return False
 
 
 def prepare_run_path(

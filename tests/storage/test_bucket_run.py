@@ -25,6 +25,7 @@ from fp8debug.analysis.query import run_query
 from fp8debug.analysis.report import build_report
 from fp8debug.analysis.run import open_run
 from fp8debug.cli.commander import ask
+from fp8debug.config import CaptureOptions
 from fp8debug.control import CONTROL_NAME
 from fp8debug.errors import Fp8DebugError, UsageError
 from fp8debug.hooks import control, place
@@ -33,6 +34,7 @@ from fp8debug.hooks.session import Session
 from fp8debug.hooks.writer import PartWriter
 from fp8debug.rundir import RunDir, find_run
 from fp8debug.storage import ObjectPath, Storage, storage_of
+from fp8debug.storage.objects import ObjectStorage
 
 # Waits to be killed after three steps, with a forked child behind it that ends as a script does.
 SCRIPT = """
@@ -173,6 +175,27 @@ def test_parts_that_are_merged_meanwhile_are_copied_once_more(bucket: str, monke
     monkeypatch.setattr(run.storage, "names", lambda folder="": [*names, gone])
     with pytest.raises(Fp8DebugError, match="changes faster than it can be copied"):
         LocalCopy(run)
+
+
+def test_who_resumes_waits_for_a_heartbeat(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = recorded(f"{bucket}/a")
+    monkeypatch.setattr(place, "_LOOK_AGAIN_S", 0.0)
+    lock, storage = run.lock_name(0), run.storage
+    where = place.find_place(CaptureOptions(resume=str(run.path)), "train.py")
+    where.check(force=False)
+    storage.create(lock, b'{"machine": "another"}')
+    answers = [True, True, False]
+    monkeypatch.setattr(ObjectStorage, "is_held", lambda self, name: answers.pop(0))
+    where.check(force=False)  # two looks without a heartbeat, then it has died
+    assert answers == []
+
+    def beat(self: ObjectStorage, name: str) -> bool:
+        storage.replace(lock, b'{"machine": "another", "beats": 2}')
+        return True
+
+    monkeypatch.setattr(ObjectStorage, "is_held", beat)
+    with pytest.raises(UsageError, match="is being written by another process; wait for its end"):
+        where.check(force=False)
 
 
 def test_latest_is_an_object_that_names_the_newest_run(bucket: str) -> None:
