@@ -96,12 +96,20 @@ points as (
     select * from value_points
     anti join (select distinct layer, tensor from channel_points) using (layer, tensor)
 ),
+large as (
+    -- The median of the last quarter is not above the maximum: nothing else need be put in order.
+    select layer, tensor
+    from points
+    where isfinite(ratio) and ratio >= case when axis is null then $least_value else $least_channel end
+    group by layer, tensor
+),
 ranked as (
     select
         *, log2(ratio) - lag(log2(ratio)) over series as rise,
         log2(max(ratio) over (series rows between unbounded preceding and current row) / ratio) as setback, rank() over (partition by layer, tensor, axis order by ratio) as ratio_rank,
         row_number() over series as number, count(*) over (partition by layer, tensor, axis) as n
     from points
+    semi join large using (layer, tensor)
     where isfinite(ratio)
     window series as (partition by layer, tensor, axis order by step)
 ),
