@@ -114,7 +114,7 @@ def run_command(command: Command) -> Outcome:
         return Outcome("traceback", time.monotonic() - began, f"{command}\n{traceback.format_exc()}")
     seconds = time.monotonic() - began
     out.flush()
-    told, data = err.getvalue(), out.buffer.getvalue()  # type: ignore[attr-defined]
+    told, data = err.getvalue(), out.buffer.getvalue()
     if code not in (ExitCode.DONE, ExitCode.FAILED, ExitCode.USAGE, ExitCode.FAIL_ON):
         return Outcome("traceback", seconds, f"{command}: exit code {code}")
     if code in (ExitCode.FAILED, ExitCode.USAGE) and not told.strip() and not data:

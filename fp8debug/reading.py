@@ -81,7 +81,7 @@ def known_fields(kind: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not isinstance(raw, Mapping):
         raise TypeError(f"got {_shown(raw)}, expected an object")
-    hints = _hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]  # a class is hashable, whatever its metaclass may say
     known = {key: value for key, value in raw.items() if key in hints}
     for name, value in known.items():
         if not _fits(value, hints[name]):

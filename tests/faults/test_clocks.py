@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,13 +19,13 @@ JUMPS = (0.0, 3e9, -2e9, 0.0, 1.0, -1.0)
 """Seconds that the wall clock is off by, one call after the other: into the next century, back to before 1970, ..."""
 
 
-def train(path: Path, steps: list[int], **options: object) -> None:
+def train(path: Path, steps: list[int], *, resumes: bool = False) -> None:
     """One Linear, a step for each number, told as a trainer does."""
     torch.manual_seed(0)
     net = nn.Linear(8, 8)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
-    settings = {"every": 1, "engine": "torch", "quiet": True, "detail": (), **options}
-    with fp8debug.attach(net, **({"run_dir": path} | settings if "resume" not in settings else settings)) as session:
+    place: dict[str, Any] = {"resume" if resumes else "run_dir": path}
+    with fp8debug.attach(net, every=1, engine="torch", quiet=True, detail=(), **place) as session:
         for step in steps:
             session.begin_step(step)
             net(torch.randn(4, 8)).square().sum().backward()
@@ -76,7 +77,7 @@ def test_a_resumed_step_counts_once_and_the_report_says_so(tmp_path: Path, capsy
     true_time = time.time
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", lambda: true_time() - 1e8)
-        train(path, [2, 3, 4], resume=path)
+        train(path, [2, 3, 4], resumes=True)
     with open_run(path) as run:
         assert run.sql("select step, segment from steps order by step").fetchall() == [
             (0, 0), (1, 0), (2, 1), (3, 1), (4, 1),

@@ -126,7 +126,8 @@ def test_types_are_told_apart() -> None:
         "layers": [LayerInfo],
         "git_commit": None,
     }
-    for wrong in ({"rank": 2**63}, {"rank": 1.0}, {"host": None}, {"control": []}):
+    wrongs: list[dict[str, object]] = [{"rank": 2**63}, {"rank": 1.0}, {"host": None}, {"control": []}]
+    for wrong in wrongs:
         with pytest.raises(TypeError, match="expected"):
             known_fields(RankInfo, wrong)
 

@@ -39,7 +39,8 @@ def read_yaml(path: Path, text: str) -> Any:
 
 def megatron_plan(document: dict[str, Any]) -> PlanFile:
     """The matchers of a `--te-precision-config-file`, in order."""
-    rules, problems = [], []
+    rules: list[Rule] = []
+    problems: list[str] = []
     configs = _tables(document, "configs", problems)
     for name, matcher in _tables(document, "matchers", problems).items():
         pattern, config = str(matcher.get("pattern")), matcher.get("config")
