@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from fp8debug.storage import LocalStorage, Storage
+from fp8debug.errors import UsageError
+from fp8debug.storage import LocalStorage, Storage, storage_of
 
 
 def test_files_are_written_read_listed_and_removed(storage: Storage) -> None:
@@ -92,3 +94,17 @@ def test_one_holds_until_it_gives_back(storage: Storage) -> None:
 def test_the_root_of_a_folder_is_not_made_again(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         LocalStorage(tmp_path / "gone").replace("run.json", b"")
+
+
+def test_packages_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(scheme: str) -> None:
+        raise ImportError(f"Please install the package for {scheme}")
+
+    monkeypatch.setattr("fsspec.get_filesystem_class", missing)
+    with pytest.raises(UsageError, match=r"s3:// needs a package .*pip install 'fp8debug\[s3\]'"):
+        storage_of("s3://bucket/run")
+    with pytest.raises(UsageError, match=r"gs:// needs a package .*Please install the package for gs"):
+        storage_of("gs://bucket/run")
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(UsageError, match=r"s3://... needs the package fsspec.*pip install 'fp8debug\[s3\]'"):
+        storage_of("s3://bucket/run")
