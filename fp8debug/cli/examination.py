@@ -15,6 +15,7 @@ from fp8debug.cli.targets import Target
 from fp8debug.config import CaptureOptions
 from fp8debug.errors import Fp8DebugError
 from fp8debug.hooks.autoattach import AutoAttach, StopBeforeTraining
+from fp8debug.hooks.budget import size_text
 from fp8debug.hooks.checkup import GemmCheck, compare, watch_first_step
 from fp8debug.hooks.say import on_stderr
 from fp8debug.rundir import RunDir
@@ -76,14 +77,26 @@ def examine(target: Target, arguments: Sequence[str], given: Mapping[str, object
         layers, notes = _read(path)
         recorded = {layer.name for layer in layers if layer.tensors}
         gemms = compare(watched, hooks, recorded)
+        if options.max_bytes is not None:
+            notes.append(_budget_note(path, options.max_bytes, load_options(given).every))
         return Examination(target.title, watched.stepped, layers, gemms, [*dict.fromkeys([*summary.problems, *notes])])
 
 
 def _plain(options: CaptureOptions) -> CaptureOptions:
     from dataclasses import replace
 
-    return replace(
-        options, attention=True, detail=(), raw_every=0, trigger=(), emulate=None, plan=None, resume=None, force=False
+    quick = replace(options, attention=True, detail=(), raw_every=0, trigger=(), max_bytes=None, on_full="block")
+    return replace(quick, emulate=None, plan=None, resume=None, force=False)
+
+
+def _budget_note(path: Path, max_bytes: int, every: int) -> str:
+    """How far a budget reaches, going by one step that was sampled without details."""
+    taken = sum(part.stat().st_size for part in path.rglob("*.parquet") if "events" not in part.parts)
+    n_steps = max_bytes // 2 // max(taken, 1) * every
+    return (
+        f"--max-bytes {size_text(max_bytes)}: a sampled step of one rank took {size_text(taken)} here, details apart; "
+        f"sampled every {every} steps, half of it is used after about {n_steps:,} steps of one rank, and fewer are "
+        "sampled from then on"
     )
 
 
