@@ -4,7 +4,8 @@ A counter is a load, an addition and a store. The smaller the table, the nearer 
 thousands of values are counted by 8-bit counters, most tensors by 16-bit ones; whether one has overflowed is known from
 their sum, and then the chunk is counted once more. Repeats of one code wait for each other's store, so a crowded tensor
 (half of it zero after a ReLU) is counted into four tables of 32-bit counters, one a lane of the 64-bit word, side by
-side in memory, and runs of equal words are counted as one. A look at some places of each chunk decides.
+side in memory, and where most of it is one value, runs of equal words are counted as one. A look at some places of each
+chunk decides.
 
 Memory is asked for well before it is read: the additions alone keep the processor too busy to look that far ahead.
 
@@ -38,13 +39,15 @@ PROBES = 512
 """Places of a chunk that are looked at, four neighbours each."""
 CROWDED = 12
 """Of 3 * PROBES pairs of neighbours, how many may be equal: a code with a share of 9 % gives as many."""
+IN_RUNS = 3 * PROBES // 2
+"""How many are when most elements are of one value: then equal words are worth looking for."""
 SPREAD = 100
 """Of 4 * PROBES codes, how many may have been seen before: evenly spread over 20,000 codes, as many have."""
 RARE = 5
 """How often one of them may be seen: more than what overflows an 8-bit counter in a chunk, but else nothing is sure."""
 
-BYTE, NARROW, WIDE = 0, 1, 2
-"""Kinds of tables; one that has overflowed gives way to the next."""
+BYTE, NARROW, WIDE, RUNS = 0, 1, 2, 3
+"""Ways to count; one whose table has overflowed gives way to the next. The last two share a table."""
 
 _U64 = np.uint64
 _LOW, _S16, _S32, _S48 = _U64(0xFFFF), _U64(16), _U64(32), _U64(48)
@@ -115,6 +118,25 @@ def _add_lanes(word: np.uint64, times: np.uint32, tables: Table32) -> None:
 def _count_wide(words: Words, memory: Words, tables: Table32, sums: Words) -> None:
     s1, s2 = sums[0], sums[1]
     is_rounded = memory.size > words.size
+    for i in range(words.size):
+        word = words[i]
+        if is_rounded:
+            prefetch(memory, 2 * i + _AHEAD)
+            s1 += memory[2 * i]
+            s2 += s1
+            s1 += memory[2 * i + 1]
+        else:
+            prefetch(memory, i + _AHEAD)
+            s1 += word
+        s2 += s1
+        _add_lanes(word, np.uint32(1), tables)
+    sums[0], sums[1] = s1, s2
+
+
+@kernel("void(uint64[::1], uint64[::1], uint32[::1], uint64[::1])")
+def _count_runs(words: Words, memory: Words, tables: Table32, sums: Words) -> None:
+    s1, s2 = sums[0], sums[1]
+    is_rounded = memory.size > words.size
     fours = words.size // 4 * 4
     for i in range(0, fours, 4):
         a, b, c, d = words[i], words[i + 1], words[i + 2], words[i + 3]
@@ -166,7 +188,7 @@ def _kind(halves: Codes16, width: int, seen: Table8) -> int:
         for j in range(4):
             seen[halves[(i + j) * width + last]] = 0
     if equal > CROWDED:
-        return WIDE
+        return RUNS if equal > IN_RUNS else WIDE
     return BYTE if before <= SPREAD and most < RARE else NARROW
 
 
@@ -223,8 +245,10 @@ def _count_whole(chunk: Codes16, kind: int, byte: Table8, narrow: Table16, wide:
         _count_flat(words, words, byte, sums)
     elif kind == NARROW:
         _count_flat(words, words, narrow, sums)
-    else:
+    elif kind == WIDE:
         _count_wide(words, words, wide, sums)
+    else:
+        _count_runs(words, words, wide, sums)
 
 
 @kernel("void(uint32[::1], int64, uint16[::1], uint8[::1], uint16[::1], uint32[::1], uint64[::1])")
@@ -239,15 +263,17 @@ def _count_staged(
             _count_flat(words, memory, byte, sums)
         elif kind == NARROW:
             _count_flat(words, memory, narrow, sums)
-        else:
+        elif kind == WIDE:
             _count_wide(words, memory, wide, sums)
+        else:
+            _count_runs(words, memory, wide, sums)
 
 
 @kernel("boolean(uint8[::1], uint16[::1], uint32[::1], int64, int64)")
 def _drained(byte: Table8, narrow: Table16, dense: Table32, kind: int, expected: int) -> bool:
     if kind == BYTE:
         return _drain_flat(byte, dense, expected)
-    return kind == WIDE or _drain_flat(narrow, dense, expected)
+    return kind >= WIDE or _drain_flat(narrow, dense, expected)
 
 
 @kernel("boolean(uint16[::1], uint8[::1], uint16[::1], uint32[::1], uint32[::1], uint64[::1])")
@@ -271,7 +297,7 @@ def count_codes(codes: Codes16, byte: Table8, narrow: Table16, wide: Table32, de
             sums[0], sums[1] = before, before2
             kind += 1
             _count_whole(chunk, kind, byte, narrow, wide, sums)
-        used_wide |= kind == WIDE
+        used_wide |= kind >= WIDE
     if whole < codes.size:
         word = _0
         for i in range(whole, codes.size):
@@ -305,7 +331,7 @@ def count_rounded(
             sums[0], sums[1] = before, before2
             kind += 1
             _count_staged(chunk, kind, stage, byte, narrow, wide, sums)
-        used_wide |= kind == WIDE
+        used_wide |= kind >= WIDE
     rest = codes[whole:]
     round_bf16(rest, stage)
     for i in range(rest.size):
