@@ -28,8 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from fp8debug.config import DETAILS  # noqa: E402
+from fp8debug.hooks.encoding import write_part  # noqa: E402
 from fp8debug.hooks.tables import ARROW_SCHEMAS  # noqa: E402
-from fp8debug.hooks.writer import write_part  # noqa: E402
 from fp8debug.rundir import RUNS_FOLDER, RunDir  # noqa: E402
 from fp8debug.schema import TABLES  # noqa: E402
 

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -188,7 +187,7 @@ def test_a_disk_that_fails_disables_us_alone(
             raise full
         original(table, name, *where)
 
-    original = writer.write_part
+    original = encoding.write_part
 
     def fail(step: int) -> None:
         if step == 1:

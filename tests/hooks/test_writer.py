@@ -19,7 +19,7 @@ from torch import nn
 from fp8debug import schema
 from fp8debug.errors import Fp8DebugError
 from fp8debug.formats import E4M3
-from fp8debug.hooks import writer
+from fp8debug.hooks import encoding, writer
 from fp8debug.hooks.flushing import flush_interval_s
 from fp8debug.hooks.observed import Observed, Payload
 from fp8debug.hooks.tables import Batch
@@ -178,7 +178,7 @@ def test_a_slow_disk_makes_the_training_wait_not_the_memory_grow(
     run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    original = writer.write_part
+    original = encoding.write_part
 
     def slow(*args: Any) -> None:
         gate.wait()
