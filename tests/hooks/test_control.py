@@ -20,6 +20,7 @@ from fp8debug.analysis.report import build_report
 from fp8debug.analysis.whatif import record_sums
 from fp8debug.cli.main import main
 from fp8debug.control import Control, in_force, read_control, signature, write_control
+from fp8debug.rundir import RunDir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -216,7 +217,7 @@ def test_a_file_of_an_earlier_segment_is_not_followed(attach: Attach, recorded: 
     assert keys(recorded, sampled=True).keys() == {0}
     later = Control(serial=1, written_unix_s=time.time() + 5, options={"every": 7})
     write_control(training.run / "control.json", later)
-    manifest = fp8debug.open_run(training.run).manifest
+    manifest = RunDir(training.run).read_manifest()
     assert in_force(training.run / "control.json", manifest).options == {"every": 7}
     write_control(training.run / "control.json", Control(serial=1, written_unix_s=5.0, options={"every": 7}))
     assert in_force(training.run / "control.json", manifest) == Control(serial=0)
