@@ -49,7 +49,7 @@ def train(folder: Path, n_steps: int, *, captured: bool) -> None:
     with capture, (folder / "losses.txt").open("w") as output:
         for _ in range(n_steps):
             loss = (model(torch.randn(6, 16)) - 1).square().mean()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             print(loss.item().hex(), file=output, flush=True)

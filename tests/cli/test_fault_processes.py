@@ -61,6 +61,11 @@ FAULTS = {
 Attach = Callable[..., tuple[int, str, str]]
 
 
+def rows_of(query: str) -> list[tuple[Any, ...]]:
+    """Of the files of a run, read without anything of ours."""
+    return duckdb.connect().execute(query).fetchall()
+
+
 @pytest.fixture
 def attach(place: Place, warm_python: Any) -> Attach:
     """`fp8debug attach` in a process that has imported torch already."""
@@ -102,7 +107,7 @@ def test_a_fault_disables_us_alone(fault: str, place: Place, attach: Attach, bar
         return
     manifest = json.loads((run / "run.json").read_text())
     assert manifest["status"] == "disabled" and why in manifest["status_reason"]
-    events = duckdb.sql(f"select message from '{run}/events/**/*.parquet' where kind = 'disabled'").fetchall()
+    events = rows_of(f"select message from '{run}/events/**/*.parquet' where kind = 'disabled'")
     assert len(events) == 1 and why in events[0][0]
     assert not list(run.rglob("*.tmp*"))
 
@@ -184,15 +189,15 @@ def test_dtypes_that_cannot_be_measured_are_told_once_and_the_losses_are_equal(
     code, out, err = attach("--every", "1", "--raw-every", "1", "--out", "run", "odd.py")
     assert (code, out) == (bare.returncode, bare.stdout) == (0, bare.stdout)
     assert "disabled" not in err and "Traceback" not in err
-    said = duckdb.sql(
+    said = rows_of(
         f"select layer, count(*) from '{place.folder}/run/events/**/*.parquet' where kind = 'unsupported' group by 1"
-    ).fetchall()
+    )
     assert {layer for layer, _ in said} == {"twofold", "codes", "plain"}
     assert max(n for _, n in said) <= 3, "once an operand"
-    recorded = duckdb.sql(
+    recorded = rows_of(
         "select layer, tensor, bool_and(status in ('ok', 'payload_only')) "
         f"from '{place.folder}/run/tensors/**/*.parquet' group by all"
-    ).fetchall()
+    )
     assert {("wide", "x", True), ("wide", "dy", True), ("float8", "w", True)} <= set(recorded)
 
 
@@ -254,16 +259,16 @@ def test_threads_forks_workers_and_children_beside_the_kernels(place: Place, att
     assert "disabled" not in err
     run = place.folder / "run"
     assert [path.name for path in run.glob("rank=*.lock")] == ["rank=0.lock"]
-    rows = duckdb.sql(f"select layer, pass, count(*), count(distinct seq) from '{run}/tensors/**/*.parquet' "
-                      "where tensor in ('x', 'dy') group by all").fetchall()  # fmt: skip
+    rows = rows_of(f"select layer, pass, count(*), count(distinct seq) from '{run}/tensors/**/*.parquet' "
+                      "where tensor in ('x', 'dy') group by all")  # fmt: skip
     assert all(n == distinct for *_, n, distinct in rows)
     by_pass = Counter(dict.fromkeys(("forward", "backward"), 0))
     for _, pass_, n, _ in rows:
         by_pass[pass_] += n
     assert by_pass == {"forward": 2 + 2 * 60 + 2, "backward": 2 * 60 + 2}
-    counts = duckdb.sql(
+    counts = rows_of(
         f"select n, n_of from (select seq, n - n_nan as n from '{run}/tensors/**/*.parquet') join "
         f"(select seq, sum(count) as n_of from '{run}/histograms/**/*.parquet' group by seq) using (seq) "
         "where n <> n_of"
-    ).fetchall()
+    )
     assert not counts, "two threads counted into one table"

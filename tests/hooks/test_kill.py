@@ -33,7 +33,7 @@ def losses() -> list[str]:
     for step in range(200):
         x = torch.randn(6, 16, generator=torch.Generator().manual_seed(step))
         loss = model(x).square().mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         lines.append(f"{step} {loss.item().hex()}")

@@ -13,7 +13,7 @@ from torch import nn
 
 from fp8debug.config import BadValue, parse_size
 from fp8debug.errors import UsageError
-from fp8debug.hooks import flushing, writer
+from fp8debug.hooks import encoding, flushing, writer
 from fp8debug.hooks.budget import Budget
 from fp8debug.hooks.byte_queue import ByteQueue
 from fp8debug.hooks.schedule import Schedule, parse_steps
@@ -67,7 +67,7 @@ def test_the_queue_holds_bytes_not_batches() -> None:
 def test_a_slow_disk_costs_details_first_and_says_which(
     attach: Attach, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gate, original = threading.Event(), writer.write_part
+    gate, original = threading.Event(), encoding.write_part
 
     def stuck(*args: Any) -> None:
         gate.wait()
