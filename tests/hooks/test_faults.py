@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import optimizer as torch_optimizer
 
-from fp8debug.hooks import flushing, observation, writer
+from fp8debug.hooks import encoding, flushing, observation, writer
 from fp8debug.hooks.clock import Clock
 from fp8debug.hooks.measure.counting.torch_ops import TorchEngine
 from fp8debug.hooks.rows import RowMaker
