@@ -73,7 +73,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def soak(run: Path, n_steps: int, every: int) -> Soak:
+def soak(run: Path, n_steps: int, every: int, engine: str | None = None) -> Soak:
     """Train with capture on."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -81,7 +81,7 @@ def soak(run: Path, n_steps: int, every: int) -> Soak:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     x = torch.randn(64, 32, dtype=torch.bfloat16)
     found, period, began_s = Soak(), max(1, n_steps // SAMPLES), time.perf_counter()
-    with fp8debug.attach(model, run_dir=run, every=every, quiet=True) as session:
+    with fp8debug.attach(model, run_dir=run, every=every, engine=engine, quiet=True) as session:
         for step in range(n_steps):
             model(x).float().square().mean().backward()
             optimizer.step()

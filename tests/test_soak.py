@@ -15,7 +15,7 @@ def test_memory_is_flat_and_the_disk_grows_evenly(
     import soak
 
     monkeypatch.setattr(soak, "SAMPLES", 12)
-    found = soak.soak(tmp_path / "run", 360, 20)
+    found = soak.soak(tmp_path / "run", 360, 20, engine="torch")
     warm = found.steps.index(120)
     assert max(found.rss[warm:]) - found.rss[warm] < 24 * soak.MB
     assert found.disk[-1] > found.disk[warm]
