@@ -396,7 +396,7 @@ def write_markdown(page: Path, section: str, about: str, rows: list[Row]) -> Non
 def main() -> int:
     """Measure, print the table, fail where a limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, help="default: 20, with --check 12")
     parser.add_argument("--backends", action="store_true", help="the table of the other backends")
     parser.add_argument("--check", action="store_true", help="only what has a limit")
     parser.add_argument("--only", help="a variant by name; repeatable", action="append")
@@ -412,8 +412,9 @@ def main() -> int:
     yardsticks = YARDSTICKS[:1] if args.backends else YARDSTICKS[:2] if args.check else YARDSTICKS
     names = list(dict.fromkeys(["bare", *yardsticks, *map(bare_of, wanted), *wanted]))
     with tempfile.TemporaryDirectory() as folder:
-        records = measure(names, args.steps, Path(folder))
-        sizes = {name: megabytes_per_step(Path(folder), name, args.steps) for name in names}
+        steps = args.steps or (12 if args.check else 20)
+        records = measure(names, steps, Path(folder))
+        sizes = {name: megabytes_per_step(Path(folder), name, steps) for name in names}
     bare = records.pop("bare")
     bases = {"bare": bare} | {name: records.pop(name) for name in names if name.endswith(", bare")}
     rows = with_every_50([summarise(name, found, bases[bare_of(name)], sizes[name]) for name, found in records.items()])
