@@ -285,7 +285,7 @@ def _other_type(rng: random.Random, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _extremes(rng: random.Random, column: pa.ChunkedArray) -> pa.Array:
     kind = column.type
-    if pa.types.is_list(kind):
+    if pa.types.is_list(kind) and not pa.types.is_nested(kind.value_type):
         return pa.array([rng.choice(([], None, [0] * 5000, [None])) for _ in range(len(column))], type=kind)
     if pa.types.is_integer(kind):
         bits = kind.bit_width - (0 if pa.types.is_unsigned_integer(kind) else 1)
