@@ -142,8 +142,8 @@ def _ratio(rates: dict[str, list[float]], name: str) -> float:
 
 def _table(rates: dict[str, list[float]], n_rows: int) -> list[str]:
     lines = [
-        f"{n_rows:,} histogram rows, {n_rows // N_VALUES:,} histograms, {N_THREADS} threads, processor time, medians of "
-        f"{len(rates[PLAIN])} rounds. {pages.machine()}, DuckDB {duckdb.__version__}, {time.strftime('%Y-%m-%d')}.",
+        f"{n_rows:,} histogram rows, {n_rows // N_VALUES:,} histograms, {N_THREADS} threads, processor time, medians "
+        f"of {len(rates[PLAIN])} rounds. {pages.machine()}, DuckDB {duckdb.__version__}, {time.strftime('%Y-%m-%d')}.",
         "",
         "| query | million rows/s | slowest to fastest | of the plain sums | at least |",
         "|---|---:|---:|---:|---:|",
