@@ -15,10 +15,7 @@ import socket
 import threading
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from fp8debug.storage.objects import ObjectStorage
+from typing import Protocol
 
 HEARTBEAT_S = 30.0
 DEAD_AFTER_S = 150.0
@@ -27,10 +24,32 @@ GIVE_UP_S = 90.0
 """A holder that could not say for so long that it lives must count on being taken for dead soon."""
 
 
+class Objects(Protocol):
+    """What a lease asks of the store; see `Storage`."""
+
+    def address(self, name: str = "") -> str:
+        """What a person calls the object."""
+
+    def read(self, name: str) -> bytes:
+        """Its content."""
+
+    def create(self, name: str, content: bytes) -> bool:
+        """A conditional PUT."""
+
+    def replace(self, name: str, content: bytes) -> None:
+        """A PUT."""
+
+    def remove(self, name: str) -> None:
+        """Delete it."""
+
+    def modified(self, name: str) -> datetime:
+        """When it was last put, by the clock of the store."""
+
+
 class Lease:
     """An exclusion that this process holds in an object store."""
 
-    def __init__(self, storage: ObjectStorage, name: str, content: bytes, *, excludes: bool) -> None:
+    def __init__(self, storage: Objects, name: str, content: bytes, *, excludes: bool) -> None:
         self.excludes = excludes
         self._storage = storage
         self._name = name
@@ -80,7 +99,7 @@ class Lease:
             return False
 
 
-def take(storage: ObjectStorage, name: str) -> Lease:
+def take(storage: Objects, name: str) -> Lease:
     """Hold `name`.
 
     Raises:
@@ -97,7 +116,7 @@ def take(storage: ObjectStorage, name: str) -> Lease:
     return Lease(storage, name, content, excludes=True)
 
 
-def _take_over(storage: ObjectStorage, name: str, content: bytes) -> None:
+def _take_over(storage: Objects, name: str, content: bytes) -> None:
     """Put `content` in the place of a holder that died; of several who try, one succeeds."""
     try:
         found = storage.read(name)
@@ -120,7 +139,7 @@ def _take_over(storage: ObjectStorage, name: str, content: bytes) -> None:
         storage.remove(claim)
 
 
-def _age_s(storage: ObjectStorage, name: str) -> float:
+def _age_s(storage: Objects, name: str) -> float:
     try:
         return (datetime.now(UTC) - storage.modified(name)).total_seconds()
     except FileNotFoundError:
