@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from big_run import make_run, measure
 from gpt import BATCH, GPT, SEQUENCE, VOCABULARY
 from pages import machine, replace_section
 
@@ -26,8 +27,8 @@ from fp8debug.rundir import RunDir
 
 EVERY = 50
 STEPS = 10_000
+REPORTED_STEPS = 100
 BF16_BYTES = 2
-TENSORS_OF_A_LAYER = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,8 @@ class UnitCosts:
     """CPU seconds of one pass between sampled steps, on the host."""
     count_s_per_gb: float
     """CPU seconds of counting, on the host."""
-    flushes: int
-    """Of 10,000 steps of 10 s."""
+    report_s_per_million: float
+    """CPU seconds of a report, a million tensor records."""
 
 
 def dense(name: str, how: str, *, ranks: int, layers: int, d: int, ffn: int, kv: int, tokens: int, tp: int) -> Setup:
@@ -160,8 +161,18 @@ def unit_costs(folder: Path) -> UnitCosts:
         histogram_bytes=histogram_bytes(folder / "big", big),
         health_s_per_gb=seconds(lambda: engine.health(big, torch.bfloat16)) / gigabytes,
         count_s_per_gb=seconds(lambda: engine.count(big, torch.bfloat16)) / gigabytes,
-        flushes=STEPS * 10 // 300,
+        report_s_per_million=report_seconds(folder),
     )
+
+
+def report_seconds(folder: Path) -> float:
+    """CPU seconds of a report for a million records more, from two runs of unequal length."""
+    few, many = 100_000, 400_000
+    spent = {}
+    for n_records in (few, many):
+        make_run(folder / str(n_records), n_records, "framework", 8)
+        spent[n_records] = min(measure(folder / str(n_records)).cpu_s for _ in range(2))
+    return (spent[many] - spent[few]) / (many - few) * 1e6
 
 
 def histogram_bytes(path: Path, big: torch.Tensor) -> float:
@@ -194,6 +205,7 @@ def lines_of_units(unit: UnitCosts) -> list[str]:
         ("histogram of 16.8 M Gaussian elements", f"{unit.histogram_bytes / 1e3:.1f} kB"),
         ("health and amax of 1 GB on the host, one thread", f"{unit.health_s_per_gb:.2f} s"),
         ("counting 1 GB on the host, one thread", f"{unit.count_s_per_gb:.2f} s"),
+        ("a report, a million records", f"{unit.report_s_per_million:.1f} s"),
     ]
     return ["| unit | cost |", "| --- | --- |", *(f"| {what} | {cost} |" for what, cost in rows)]
 
@@ -202,7 +214,7 @@ def lines_of_setups(unit: UnitCosts) -> list[str]:
     """One line a training of 10,000 steps, each 50th sampled."""
     head = (
         "model", "split", "ranks", "records a rank and step", "tensor GB a rank and step", "MB a rank",
-        "GB in all", "parts of a rank, merged", "CPU s a step", "CPU s a sampled step",
+        "GB in all", "CPU s a step", "CPU s a sampled step", f"report on {REPORTED_STEPS} steps, CPU min",
     )  # fmt: skip
     lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     for setup in setups():
@@ -211,8 +223,9 @@ def lines_of_setups(unit: UnitCosts) -> list[str]:
         rank_bytes += sampled * (unit.sampled_bytes + unit.histogram_bytes)
         cells = (
             setup.name, setup.how, f"{setup.ranks:,}", f"{setup.records:,}", f"{setup.gigabytes:.0f}",
-            f"{rank_bytes / 1e6:,.0f}", f"{rank_bytes * setup.ranks / 1e9:,.0f}", f"{unit.flushes:,} flushes",
+            f"{rank_bytes / 1e6:,.0f}", f"{rank_bytes * setup.ranks / 1e9:,.0f}",
             f"{setup.gigabytes * unit.health_s_per_gb:.1f}", f"{setup.gigabytes * unit.count_s_per_gb:.1f}",
+            f"{setup.records * setup.ranks * REPORTED_STEPS / 1e6 * unit.report_s_per_million / 60:,.0f}",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines
