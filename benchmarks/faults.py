@@ -1,6 +1,6 @@
 """What is left of a run when its training is killed, at random instants; and where its disk fills up, for good.
 
-    python benchmarks/faults.py [--kills 100] [--seed 1] [--markdown docs/performance.md]
+    python benchmarks/faults.py [--kills 100] [--seed 1] [--markdown docs/faults.md]
 
 Exits 1 when anything that was flushed is lost or unreadable, when a dead run passes for a live one, or when what the
 training itself wrote differs from a training without capture.
