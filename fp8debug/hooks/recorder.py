@@ -15,26 +15,16 @@ from fp8debug.hooks.details import is_detailed
 from fp8debug.hooks.dtypes import dtype_word
 from fp8debug.hooks.masks import RowMasks, ranges
 from fp8debug.hooks.measure.codes import route
-from fp8debug.hooks.measure.device import Arriving, DeviceCounter, is_on_accelerator
-from fp8debug.hooks.measure.engine import Counted, Engine, UnsupportedDtype
-from fp8debug.hooks.measure.health import EMPTY, Health, nonfinite_rows
+from fp8debug.hooks.measure.engine import Engine, UnsupportedDtype
 from fp8debug.hooks.measure.layout import row_blocks
 from fp8debug.hooks.measurement import Measurement, Missed, RowClass, is_replica, scaling_amax, tensor_head
 from fp8debug.hooks.noticed import Noticed
 from fp8debug.hooks.observed import Observed, Payload
-from fp8debug.hooks.payloads import (
-    PayloadFacts,
-    as_float8,
-    count_codes,
-    decoded,
-    facts_of,
-    health_of,
-    is_codes,
-    payload_of,
-)
+from fp8debug.hooks.payloads import PayloadFacts, decoded, facts_of, is_codes, payload_of
 from fp8debug.hooks.rows import RowMaker
 from fp8debug.hooks.scales import InForce
 from fp8debug.hooks.tables import Batch
+from fp8debug.hooks.taking import Taking
 from fp8debug.hooks.transforms import is_plain, outside_transforms, unwrapped
 from fp8debug.hooks.weight_sample import weight_sample
 from fp8debug.recipes import Recipe
@@ -71,8 +61,7 @@ class Recorder:
         rank: int,
         detail: Sequence[str] = (),
     ) -> None:
-        self._engine = engine
-        self._device = DeviceCounter(note=lambda message: self.event("slow_counting", message, step=None))
+        self._taking = Taking(engine, note=lambda message: self.event("slow_counting", message, step=None))
         self._rows = RowMaker(engine, recipes, rolls, segment, rank, detail)
         self._has_details = bool(detail)
         self._segment = segment
@@ -163,13 +152,11 @@ class Recorder:
     ) -> None:
         seq = self._next_seq()
         try:
-            health, counted, arriving = self._take_codes(payload, sampled)
+            codes = self._taking.of_codes(payload, sampled=sampled)
         except UnsupportedDtype as error:
             self._add_unsupported(seq, seen, str(error))
             return
         held = payload.codes.detach()
-        decode = partial(decoded, fmt=payload.fmt)
-        rows = nonfinite_rows(held, decode) if health.has_nonfinite else (0, None)
         taken = Measurement(
             seq,
             seen.layer,
@@ -178,21 +165,21 @@ class Recorder:
             tuple(held.shape),
             held.dtype,
             held.dtype,
-            health,
-            counted,
-            rows,
+            codes.health,
+            codes.counted,
+            codes.nonfinite_rows,
             (),
             seen.precision_asked,
             seen.placement,
             payload=facts,
             is_payload=True,
-            arriving=arriving,
+            arriving=codes.arriving,
         )
         self._rows.add_later(taken)
         if sampled and self._follows(taken) and (sample := weight_sample(value, payload, facts)) is not None:
             self._rows.add_weight_sample(taken, sample)
         if raw:
-            self._add_values(seq, seen, held, decode)
+            self._add_values(seq, seen, held, partial(decoded, fmt=payload.fmt))
 
     def _follows(self, taken: Measurement) -> bool:
         """Whether this payload is of a weight that is followed over the steps: once a step, and of one replica."""
@@ -216,8 +203,7 @@ class Recorder:
 
     def _class(self, taken: Measurement, rows: torch.Tensor, word: str, mask: torch.Tensor) -> RowClass:
         part = rows[mask]
-        counted = self._engine.count(part, taken.gemm_dtype)
-        n_bad, first = _nonfinite_rows(part, taken.gemm_dtype, counted.health)
+        counted, (n_bad, first) = self._taking.of_rows(part, taken.gemm_dtype)
         if first is not None:  # as a row of the whole tensor
             first = int(torch.nonzero(mask)[first])
         made = taken._replace(
@@ -322,48 +308,24 @@ class Recorder:
     def _measure(
         self, seq: int, seen: Observed, value: torch.Tensor, sampled: bool, payload: PayloadFacts | None
     ) -> Measurement:
-        health, counted, arriving = self._take(value, seen.gemm_dtype, sampled)
-        rows = _nonfinite_rows(value, seen.gemm_dtype, health)
-        shape = tuple(value.shape)
+        taken = self._taking.of_tensor(value, seen.gemm_dtype, sampled=sampled)
         return Measurement(
             seq,
             seen.layer,
             seen.tensor,
             seen.moment,
-            shape,
+            tuple(value.shape),
             value.dtype,
             seen.gemm_dtype,
-            health,
-            counted,
-            rows,
+            taken.health,
+            taken.counted,
+            taken.nonfinite_rows,
             seen.framework,
             seen.precision_asked,
             seen.placement,
             payload=payload,
-            arriving=arriving,
+            arriving=taken.arriving,
         )
-
-    def _take(
-        self, value: torch.Tensor, gemm_dtype: torch.dtype, sampled: bool
-    ) -> tuple[Health, Counted | None, Arriving | None]:
-        """Health and, if sampled, histogram; of a tensor on an accelerator they are on their way."""
-        if is_on_accelerator(value) and value.numel():
-            measure = self._device.count if sampled else self._device.health
-            return EMPTY, None, measure(value, gemm_dtype)
-        if not sampled:
-            return self._engine.health(value, gemm_dtype), None, None
-        counted = self._engine.count(value, gemm_dtype)
-        return counted.health, counted, None
-
-    def _take_codes(self, payload: Payload, sampled: bool) -> tuple[Health, Counted | None, Arriving | None]:
-        """As `_take`, of the codes of a payload."""
-        float8 = as_float8(payload)
-        if float8 is not None and is_on_accelerator(float8):
-            return self._take(float8, float8.dtype, sampled)
-        if not sampled:
-            return health_of(self._engine, payload), None, None
-        counted = count_codes(self._engine, payload)
-        return counted.health, counted, None
 
     def _needs_values(self, value: torch.Tensor, gemm_dtype: torch.dtype) -> bool:
         """Whether a sampled tensor is needed beside its histogram: for errors of FP32 values, or of rows by class."""
@@ -396,12 +358,3 @@ class Recorder:
         told = (*key, *head, False, f"unsupported dtype: {reason}")
         tensors.append((*told, *(None,) * (len(tensors.column_names) - len(told))))
         self.note_unsupported(seen.layer, seen.tensor, reason, seen.moment.step)
-
-
-def _nonfinite_rows(value: torch.Tensor, gemm_dtype: torch.dtype, health: Health) -> tuple[int | None, int | None]:
-    if not health.has_nonfinite:
-        return (None if health.n_nan is None else 0), None
-    # As the GEMM reads it: what is finite in FP32 may overflow in FP16.
-    read = partial(torch.Tensor.to, dtype=gemm_dtype) if value.dtype is torch.float32 else torch.Tensor.detach
-    n_rows, first = nonfinite_rows(value, read)
-    return n_rows, first if n_rows else None
