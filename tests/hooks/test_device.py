@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fp8debug.formats import E4M3
-from fp8debug.hooks import recorder as recorder_module
+from fp8debug.hooks import taking
 from fp8debug.hooks.dropping import Dropping
 from fp8debug.hooks.measure.device import Arriving, DeviceCounter, Reading
 from fp8debug.hooks.measure.device.torch_kernels import TorchKernels
@@ -56,8 +56,8 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         waited.append(threading.current_thread().name)
         return reading(self)
 
-    monkeypatch.setattr(recorder_module, "is_on_accelerator", lambda t: True)
-    monkeypatch.setattr(recorder_module, "DeviceCounter", lambda note: DeviceCounter(TorchKernels(), note))
+    monkeypatch.setattr(taking, "is_on_accelerator", lambda t: True)
+    monkeypatch.setattr(taking, "DeviceCounter", lambda note: DeviceCounter(TorchKernels(), note))
     monkeypatch.setattr(Arriving, "reading", noted)
     return waited
 
@@ -106,7 +106,7 @@ def test_rows_are_those_of_the_host(
 ) -> None:  # fmt: skip
     record(attach, tmp_path / "device", **options)
     assert on_a_device
-    monkeypatch.setattr(recorder_module, "is_on_accelerator", lambda t: False)
+    monkeypatch.setattr(taking, "is_on_accelerator", lambda t: False)
     record(attach, tmp_path / "host", **options)
     device, host = (contents(type(recorded)(tmp_path / name)) for name in ("device", "host"))
     assert {table for table, rows in host.items() if rows} >= {"tensors", "scales", "errors", "histograms", "events"}
@@ -144,7 +144,7 @@ def test_payloads_and_rows_by_class(on_a_device: list[str], monkeypatch: pytest.
     """Codes are counted where they are too; of rows by class, which need the values, everything is waited for."""
     found = []
     for device in (True, False):
-        monkeypatch.setattr(recorder_module, "is_on_accelerator", lambda t, device=device: device)
+        monkeypatch.setattr(taking, "is_on_accelerator", lambda t, device=device: device)
         recorder = Recorder(load_engine("numba"), [parse_recipe("current")], "microbatch", 0, 0)
         x = torch.randn(6, 32, generator=torch.Generator().manual_seed(0)).bfloat16()
         codes = x.float().to(torch.float8_e4m3fn)
