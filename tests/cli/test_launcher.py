@@ -143,6 +143,8 @@ def test_every_option_survives_the_way_to_the_ranks(tmp_path: Path) -> None:
         "detail": "none",
         "accumulation": "exact hopper-fast",
         "probe_memory": 5,
+        "on_full": "drop",
+        "max_bytes": "3M",
         "plan": "the plan.toml",
         "seed": 3,
         "emulate": "delayed:margin=1",
