@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import fp8debug
 from fp8debug.errors import Fp8DebugError
+from fp8debug.parts import parse_part
 from fp8debug.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -35,6 +36,14 @@ def is_free(lock: Path) -> bool:
         except BlockingIOError:
             return False
     return True
+
+
+def flushes(run: Path, parts: list[Path]) -> int:
+    """How many flushes the parts of a table hold, which follow each other without a gap."""
+    held = [parse_part(part.relative_to(run).as_posix()) for part in parts]
+    numbers = [n for part in held if part is not None for n in range(part.first, part.last + 1)]
+    assert numbers == list(range(len(numbers)))
+    return len(numbers)
 
 
 # Of two layers with x, w and dy; delayed and current, dy in two formats. Histograms have as many as there are values.
@@ -71,18 +80,21 @@ def test_kill_9(n_parts: int, zygote: Zygote, read_run: Callable[[Path], Recorde
     files = {p for p in run.path.rglob("*") if p.is_file()} - {
         run.path / name for name in ("run.json", "rank=0.json", "rank=0.lock", ".readers")
     }
-    leftovers = files - {part for found in parts.values() for part in found}
+    # What a merged part replaces is a file for a moment longer, and no part that counts any more.
+    merged = {p for p in files if (part := parse_part(p.relative_to(run.path).as_posix())) is not None}
+    leftovers = files - merged
     assert len(leftovers) <= 1, "one part is written at a time"
     assert all(".tmp" in p.name for p in leftovers)
     # Every flush here is one step; the tables are written one after the other.
-    lengths = [len(found) for found in parts.values()]
+    lengths = [flushes(run.path, found) for found in parts.values()]
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[0] >= n_parts
     assert lengths[0] - lengths[-1] <= 1
     for table, n_rows in ROWS_PER_STEP.items():
         read = [pq.ParquetFile(part).read() for part in parts[table]]
         if n_rows:
-            assert [rows["step"].to_pylist() for rows in read] == [[step] * n_rows for step in range(len(read))]
+            steps = [step for rows in read for step in rows["step"].to_pylist()]
+            assert steps == [step for step in range(flushes(run.path, parts[table])) for _ in range(n_rows)]
         else:
             assert all(rows.num_rows > 0 for rows in read)
 
