@@ -81,7 +81,7 @@ def test_kill_9(n_parts: int, zygote: Zygote, read_run: Callable[[Path], Recorde
         run.path / name for name in ("run.json", "rank=0.json", "rank=0.lock", ".readers")
     }
     # What a merged part replaces is a file for a moment longer, and no part that counts any more.
-    merged = {p for p in files if (part := parse_part(p.relative_to(run.path).as_posix())) is not None}
+    merged = {p for p in files if parse_part(p.relative_to(run.path).as_posix()) is not None}
     leftovers = files - merged
     assert len(leftovers) <= 1, "one part is written at a time"
     assert all(".tmp" in p.name for p in leftovers)
