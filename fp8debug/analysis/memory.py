@@ -18,7 +18,7 @@ DEFAULT_BYTES = 4 * 10**9
 LEAST_BYTES = 32 * 10**6
 """With less DuckDB cannot hold what one thread works on."""
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?)B?|B)\s*", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -40,7 +40,7 @@ def _bytes(text: str) -> int | None:
     found = _SIZE.fullmatch(text)
     if found is None:
         return None
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].upper()])
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[(found[2] or "").upper()])
 
 
 def confine(con: duckdb.DuckDBPyConnection, memory_limit: str | None) -> None:

@@ -155,9 +155,10 @@ def check_run_path(path: RunPath, *, force: bool, rank: int = 0, world: int = 1,
     if is_live and rank == 0:
         raise UsageError(f"--out {path} is being written by another process; give another --out")
     if not is_live and not force and is_occupied(path, rank, world, launch or this_launch()):
+        renaming = "" if isinstance(path, ObjectPath) else "--force to rename the old one, "  # no prefix can be renamed
         raise UsageError(
-            f"--out {path} is not empty; two runs never mix in one directory: give another --out, --force to "
-            "rename the old one, or --resume to go on in it"
+            f"--out {path} is not empty; two runs never mix in one directory: give another --out, {renaming}"
+            "or --resume to go on in it"
         )
     if isinstance(path, ObjectPath):  # there are no folders to make
         return

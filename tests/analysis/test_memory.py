@@ -26,7 +26,13 @@ def big_run(repository: Path) -> Iterator[ModuleType]:
 
 @pytest.mark.parametrize(
     ("text", "n_bytes"),
-    [("500MB", 500_000_000), ("2 GB", 2_000_000_000), ("1.5GiB", 3 * 2**29), ("40000KB", 40_000_000)],
+    [
+        ("500MB", 500_000_000),
+        ("2 GB", 2_000_000_000),
+        ("1.5GiB", 3 * 2**29),
+        ("40000KB", 40_000_000),
+        ("500M", 500_000_000),
+    ],
 )
 def test_sizes(text: str, n_bytes: int) -> None:
     assert parse_size(text) == n_bytes

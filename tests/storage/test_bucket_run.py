@@ -212,7 +212,9 @@ def test_latest_is_an_object_that_names_the_newest_run(bucket: str) -> None:
 
 def test_what_cannot_be_done_in_a_bucket_is_refused(bucket: str) -> None:
     recorded(f"{bucket}/a")
-    with pytest.raises(UsageError, match=r"a is not empty; two runs never mix"):
+    with pytest.raises(
+        UsageError, match=r"a is not empty; two runs never mix in one directory: give another --out, or --resume"
+    ):
         recorded(f"{bucket}/a")
     with pytest.raises(UsageError, match=r"--force renames an old run, which cannot be done in an object store"):
         recorded(f"{bucket}/a", force=True)
