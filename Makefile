@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STEPS ?= 200
 
-.PHONY: demo test lint format docs bench
+.PHONY: demo test unit lint format docs bench
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -19,7 +19,11 @@ demo: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/fp8debug attach --every 10 examples/train_gpt.py --steps $(DEMO_STEPS)
 	$(BIN)/fp8debug report
 
-test: lint
+# Lint beside the tests: mypy takes one core for a minute, and tests that wait for processes leave one idle.
+test: $(STAMP)
+	+$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint unit
+
+unit: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(STAMP)
