@@ -53,7 +53,7 @@ class Budget:
         """Tell, once, that rows were refused."""
         if self._used.n_refused and not self._told_refused:
             self._told_refused = True
-            self._tell(f"{self._percent()} used, what comes next does not fit: rows are left out from here on")
+            self._tell(f"{self._percent()} used: from here on rows that do not fit are left out")
 
     def _tell(self, text: str) -> None:
         self._note("thinned", f"--max-bytes: {text}")
