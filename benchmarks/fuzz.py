@@ -1,6 +1,7 @@
 """Ten thousand wrong inputs: each must give an answer or a clear error, never a traceback, and must end.
 
-    python benchmarks/fuzz.py [--inputs 10000] [--seed 0] [--kind NAME] [--only NUMBER] [--check] [--markdown docs/faults.md]
+    python benchmarks/fuzz.py [--inputs 10000] [--seed 0] [--kind NAME] [--only NUMBER] [--check]
+                              [--markdown docs/faults.md]
 
 Real Parquet parts, manifests, control files, configurations, rules, plans, loss curves and SQL are damaged and given to
 the command line in this process. What fails is printed with its kind and number, and `--kind NAME --only NUMBER` with

@@ -196,8 +196,9 @@ def _last_lines(summary: CloseSummary | None, *, why_nothing: str, rank: int, is
         return [f"{who}NOTHING WAS RECORDED: {'; '.join(problems) or why_nothing}"]
     lines = [f"{who}warning: {problem}" for problem in problems]
     if rank == 0 and not is_launched:
+        verb, rest = ("recorded", "") if summary.is_complete else ("saw", ", not all of which were written")
         lines += [
-            f"{who}recorded {summary.n_records:,} tensors in {count(summary.n_steps, 'step')}: {summary.run_path}",
+            f"{who}{verb} {summary.n_records:,} tensors in {count(summary.n_steps, 'step')}{rest}: {summary.run_path}",
             f"{who}next: fp8debug report {shlex.quote(str(summary.run_path))}",
         ]
     return lines

@@ -37,6 +37,7 @@ class Limits:
             recorder.event(kind, message, step=observation.clock.step)
 
         budget = Budget(writer.used, self._world, thin=observation.thin, note=note, say=self._say)
+        writer.tell = lambda text: self._say(f"fp8debug: {text}")
         return LimitsAtWork(writer, recorder, budget, self.dropping)
 
 
@@ -50,6 +51,11 @@ class LimitsAtWork:
         self._budget = budget
         self.look = budget.look
         writer.last_words = partial(self._last_words)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row of every record was written."""
+        return self._writer.used.n_refused == 0 and not (self._dropping is not None and self._dropping.problems)
 
     @property
     def problems(self) -> list[str]:

@@ -51,6 +51,8 @@ class CloseSummary:
     run_path: RunPath
     n_records: int
     n_steps: int
+    is_complete: bool = True
+    """Whether all of the records were written, as neither a budget nor a slow disk allows always."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -188,8 +190,9 @@ class Session:
         self._description.end()
         self._errands.close()
         self._summary = CloseSummary(
-            self.run_dir.path, self._recorder.n_records, self._description.n_steps, self._problems
-        )
+            self.run_dir.path, self._recorder.n_records, self._description.n_steps, self._limits.is_complete,
+            self._problems,
+        )  # fmt: skip
         return self._summary
 
     def abandon(self) -> None:

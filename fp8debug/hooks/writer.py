@@ -30,6 +30,8 @@ QUEUE_BYTES = 32 << 20
 """Memory of the batches on their way to the disk; with one that is larger nothing else is."""
 SPARE_BYTES = QUEUE_BYTES // 4
 """More that batches may take of which the details were dropped."""
+PATIENCE_S = 1.0
+"""Waiting that is longer is said while it lasts."""
 HEARTBEAT_S = 10.0
 """How often a lock that has to be is renewed, if that is due."""
 
@@ -51,8 +53,11 @@ class PartWriter:
         self._own_parts = OwnParts(run_dir, rank)
         self.used = UsedBytes(run_dir.storage, rank, most_bytes)
         """What the parts take, where there is a limit."""
+        self._said_waiting = False
         self.waited_s = 0.0
         """How long the training has waited for the disk."""
+        self.tell: Callable[[str], None] = lambda text: None
+        """Told, once each, that the training waits for the disk and that the end does."""
         self.last_words: Callable[[], Batch] = Batch
         """What is still to be said when all else is written; called on the writer's thread."""
         self.error: Exception | None = None
@@ -91,6 +96,9 @@ class PartWriter:
         while self.error is None and self._thread.is_alive():
             if self._queue.put(batch, timeout_s=0.2):
                 break
+            if not self._said_waiting and time.monotonic() - began_s > PATIENCE_S:
+                self._said_waiting = True
+                self.tell("the disk is slower than the training, which waits for it (--on-full drop would not)")
         self.waited_s += time.monotonic() - began_s
 
     def has_room(self, batch: Batch, spare: int = 0) -> bool:
@@ -105,6 +113,9 @@ class PartWriter:
         """Write what is queued, end the thread, release the lock."""
         if self._thread.is_alive():
             self._queue.put(None, timeout_s=0)
+            self._thread.join(PATIENCE_S)
+            if self._thread.is_alive():
+                self.tell("the training has ended; what was recorded is still being written")
         self._thread.join()
         self.release()
 

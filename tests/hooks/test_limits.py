@@ -86,7 +86,9 @@ def test_a_slow_disk_costs_details_first_and_says_which(
         optimizer.step()
     assert time.monotonic() - began < 20, "nobody waits"
     threading.Timer(0.2, gate.set).start()
-    problems = session.close().problems
+    summary = session.close()
+    assert not summary.is_complete
+    problems = summary.problems
 
     rows = recorded.rows("tensors")
     whole = {row["step"] for row in rows if row["sampled"]}
@@ -125,7 +127,9 @@ def test_a_budget_thins_what_is_sampled_and_is_never_passed(
         while session._writer._queue._held and time.monotonic() < deadline:  # so that the disk is never behind
             time.sleep(0.001)
         assert size(recorded.path) <= budget
-    problems = session.close().problems
+    summary = session.close()
+    assert not summary.is_complete
+    problems = summary.problems
     assert size(recorded.path) <= budget
     told = recorded.rows("events", kind="thinned")
     words = ("1 of 2", "1 of 4", "1 of 8", "alone", "left out")

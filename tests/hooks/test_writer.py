@@ -186,7 +186,10 @@ def test_a_slow_disk_makes_the_training_wait_not_the_memory_grow(
 
     monkeypatch.setattr(writer, "write_part", slow)
     monkeypatch.setattr(writer, "QUEUE_BYTES", 4 * (1 << 14))  # the least that four batches count as
+    monkeypatch.setattr(writer, "PATIENCE_S", 0.1)
+    told: list[str] = []
     parts = PartWriter(run_dir, 0)
+    parts.tell = told.append
     parts.start()
     submitted: list[int] = []
 
@@ -197,12 +200,19 @@ def test_a_slow_disk_makes_the_training_wait_not_the_memory_grow(
 
     training = threading.Thread(target=submit)
     training.start()
-    training.join(0.3)
+    training.join(0.6)
     assert len(submitted) <= 4
+    assert [text for text in told if "waits for it" in text] == told and len(told) == 1
     gate.set()
     training.join()
+    while len(run_dir.parts("events")) < 20:
+        time.sleep(0.001)
+    gate.clear()
+    threading.Timer(0.3, gate.set).start()
+    parts.submit(batch_of(20))
     parts.close()
-    assert len(run_dir.parts("events")) == 20, "and nothing is lost"
+    assert told[1:] == ["the training has ended; what was recorded is still being written"]
+    assert len(run_dir.parts("events")) == 21, "and nothing is lost"
 
 
 def test_flush_interval() -> None:

@@ -25,6 +25,7 @@ class Summary:
     run_path: Path
     n_records: int
     n_steps: int
+    is_complete: bool
     problems: list[str]
 
 
@@ -57,7 +58,7 @@ class AutoAttach:
         if "FAKE_RECORDS" not in os.environ:
             return None
         problems = [os.environ["FAKE_PROBLEM"]] if "FAKE_PROBLEM" in os.environ else []
-        return Summary(Path("runs/my run"), int(os.environ["FAKE_RECORDS"]), 40, problems)
+        return Summary(Path("runs/my run"), int(os.environ["FAKE_RECORDS"]), 40, True, problems)
 
 
 def _log(*call: object) -> None:
