@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fp8debug.cli.means import Engine, MemoryLimit
+
 if TYPE_CHECKING:
     from fp8debug.analysis.scope import Scope
     from fp8debug.cli.rule_choice import RuleChoice
@@ -59,23 +61,8 @@ def report(
         str | None,
         typer.Option("--config", metavar="FILE", help="Take rules and thresholds from FILE. [nearest fp8debug.toml]"),
     ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            "--engine",
-            metavar="ENGINE",
-            help="What computes the heavy part: duckdb, ray (on this machine's cores) or ray:ADDRESS. [duckdb]",
-        ),
-    ] = None,
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(
-            "--memory-limit",
-            metavar="SIZE",
-            help="What the analysis may take, such as 500MB or 2GB; the rest goes to temporary files. "
-            "[4GB, or 80 % of the machine where that is less]",
-        ),
-    ] = None,
+    engine: Engine = None,
+    memory_limit: MemoryLimit = None,
 ) -> None:
     """Say which layers would suffer in FP8, where, and why.
 

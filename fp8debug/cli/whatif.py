@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fp8debug.cli.means import Engine, MemoryLimit
+
 if TYPE_CHECKING:
     from fp8debug.analysis.run import Run
     from fp8debug.recipes import Recipe
@@ -60,23 +62,8 @@ def whatif(
         int, typer.Option("--top", metavar="N", min=1, help="Show so many layers with --per layer.")
     ] = DEFAULT_TOP,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, complete whatever --top.")] = False,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            "--engine",
-            metavar="ENGINE",
-            help="What computes the heavy part: duckdb, ray (on this machine's cores) or ray:ADDRESS. [duckdb]",
-        ),
-    ] = None,
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(
-            "--memory-limit",
-            metavar="SIZE",
-            help="What the analysis may take, such as 500MB or 2GB; the rest goes to temporary files. "
-            "[4GB, or 80 % of the machine where that is less]",
-        ),
-    ] = None,
+    engine: Engine = None,
+    memory_limit: MemoryLimit = None,
 ) -> None:
     """Say what other scaling recipes would do to the tensors of a run.
 
