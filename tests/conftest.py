@@ -126,7 +126,7 @@ class WarmPython:
 @pytest.fixture(scope="session")
 def warm_python() -> Iterator[WarmPython]:
     """Processes that have imported torch and fp8debug."""
-    warm = WarmPython("fp8debug.cli.watch", "fp8debug.analysis.run", "torch._dynamo")
+    warm = WarmPython("fp8debug.cli.watched", "fp8debug.analysis.run", "torch._dynamo")
     yield warm
     warm.close()
 
@@ -135,6 +135,6 @@ def warm_python() -> Iterator[WarmPython]:
 def warm_trainers() -> Iterator[WarmPython]:
     """Processes that have imported the trainers as well."""
     trainers = ("transformers.trainer", "transformers.models.llama.modeling_llama", "accelerate", "lightning.pytorch")
-    warm = WarmPython("fp8debug.cli.watch", "torchao.float8", *trainers)
+    warm = WarmPython("fp8debug.cli.watched", "torchao.float8", *trainers)
     yield warm
     warm.close()

@@ -226,7 +226,7 @@ def attach(
         target = find_target(script, module=module)
         from fp8debug.cli.runner import load, run
         from fp8debug.cli.spawned import WatchedFunction
-        from fp8debug.cli.watch import Watch  # torch: only once everything cheap is in order
+        from fp8debug.cli.watched import Watch  # torch: only once everything cheap is in order
 
         program = Watch(lambda: run(load(target, args or ())), target.title, options, watched_function=WatchedFunction)
         return program.start()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fp8debug.cli.watch import Watch
+from fp8debug.cli.watched import Watch
 from fp8debug.config import CaptureOptions
 from fp8debug.hooks.ranks import note_spawned
 

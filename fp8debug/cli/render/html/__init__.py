@@ -1,0 +1,1 @@
+"""The same records as one self-contained page: no network, opens from disk."""
