@@ -10,14 +10,15 @@ from typing import Any
 
 def document_text(document: Mapping[str, Any]) -> str:
     """One JSON object and a newline, with null for every NaN and infinity, which JSON has no words for."""
-    return json.dumps(_without_nan(document), indent=1, allow_nan=False) + "\n"
+    return json.dumps(without_nan(document), indent=1, allow_nan=False) + "\n"
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
+    """The same with None for every NaN and infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _without_nan(item) for key, item in value.items()}
+        return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_nan(item) for item in value]
+        return [without_nan(item) for item in value]
     return value
