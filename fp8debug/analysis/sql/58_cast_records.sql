@@ -1,6 +1,6 @@
 -- Sampled records, each once as it is (recipe NULL) and once a per-tensor recipe of which its scale is known.
 -- Internal.
--- Recipes that are more than a scale and a cast are left out: a value's octave after them does not follow from it alone.
+-- Recipes that are more than a scale and a cast are left out: what they leave of a value does not follow from these.
 create or replace view cast_records as
 select
     segment, step, microbatch, call, pass, rank, layer, tensor, seq,
