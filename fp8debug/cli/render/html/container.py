@@ -24,10 +24,10 @@ import numpy.typing as npt
 from fp8debug.cli.render.document import without_nan
 
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
-Codes = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+Codes = npt.NDArray[np.unsignedinteger[Any]]
 
 UNKNOWN, MINUS_INFINITY, PLUS_INFINITY, FIRST = 0, 1, 2, 3
-_CODES: dict[int, type[np.uint8] | type[np.uint16]] = {8: np.uint8, 16: np.uint16}
+_CODES: dict[int, type[np.unsignedinteger[Any]]] = {8: np.uint8, 16: np.uint16}
 _FINEST = {  # finer differences mean nothing to a reader, and noise does not compress
     16: {"log2": 2.0**-9, "bits": 2.0**-9, "dB": 2.0**-6, "share": 2.0**-20},
     8: {"log2": 2.0**-3, "bits": 2.0**-3, "dB": 2.0**-2, "share": 2.0**-10},

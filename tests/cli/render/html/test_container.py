@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import struct
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,10 @@ _shapes = array_shapes(min_dims=2, max_dims=2, max_side=7)
 _any = arrays(np.float32, _shapes, elements=st.floats(width=32))
 _magnitudes = arrays(np.float32, _shapes, elements=st.floats(min_value=0, width=32))
 _shares = arrays(np.float32, _shapes, elements=st.floats(min_value=0, max_value=1, width=32))
+
+
+def _floats(values: list[list[float]]) -> npt.NDArray[np.float32]:
+    return np.array(values, dtype=np.float32)
 
 
 @settings(max_examples=60, deadline=None)
@@ -57,15 +62,15 @@ def test_shares_are_kept_finely_where_they_are_small(values: npt.NDArray[np.floa
 
 
 def test_units_are_as_fine_as_a_reader_needs_and_coarser_where_the_range_asks_for_it() -> None:
-    octaves = np.float32([[2.0**-10, 2.0**10]])
+    octaves = _floats([[2.0**-10, 2.0**10]])
     assert pack(octaves, 16, is_log2=True).unit == 1 / 512
     assert pack(octaves, 8, is_log2=True).unit == 1 / 8
-    assert pack(np.float32([[2.0**-40, 2.0**40]]), 8, is_log2=True).unit == 1 / 2
-    assert pack(np.float32([[20, 31.5]]), 8, unit="dB").unit == 1 / 4
+    assert pack(_floats([[2.0**-40, 2.0**40]]), 8, is_log2=True).unit == 1 / 2
+    assert pack(_floats([[20, 31.5]]), 8, unit="dB").unit == 1 / 4
 
 
 def test_the_bytes_are_those_that_the_page_reads() -> None:
-    values = np.float32([[np.nan, 0.0, np.inf, 1.0], [8.0, 2.0, 2.0, 4.0]])
+    values = _floats([[np.nan, 0.0, np.inf, 1.0], [8.0, 2.0, 2.0, 4.0]])
     packed = pack(values, 16, is_log2=True)
     assert (packed.offset, packed.unit) == (0.0, 2.0**-9)
     codes = [[0, 1, 2, 3], [3 + 3 * 512, 3 + 512, 3 + 512, 3 + 1024]]
@@ -74,8 +79,8 @@ def test_the_bytes_are_those_that_the_page_reads() -> None:
     small = pack(values, 8, is_log2=True)
     assert small.data[4:] == bytes([(3 + 24), (8 - 24) % 256, 0, 8])
 
-    header = {"name": "</script>", "runs": [{"layers": ["a", "b"], "first_steps": [0, 1, 2, 3], "planes": [{}, {}]}]}
-    text = encode(header, [packed, small])
+    run = {"layers": ["a", "b"], "first_steps": [0, 1, 2, 3], "planes": [{}, {}]}
+    text = encode({"name": "</script>", "runs": [run]}, [packed, small])
     raw = gzip.decompress(base64.b64decode(text))
     (n,) = struct.unpack("<I", raw[:4])
     entries = json.loads(raw[4 : 4 + n])["runs"][0]["planes"]
@@ -84,8 +89,8 @@ def test_the_bytes_are_those_that_the_page_reads() -> None:
 
 
 def test_a_whole_page_comes_back() -> None:
-    values = [np.float32([[1, 2, 3], [np.nan, 5, 6]]), np.float32([[0.25, 0.5, np.inf], [4, 4, 4]])]
-    header = {
+    values = [_floats([[1, 2, 3], [np.nan, 5, 6]]), _floats([[0.25, 0.5, np.inf], [4, 4, 4]])]
+    header: dict[str, Any] = {
         "runs": [
             {"layers": ["a", "\udcff"], "first_steps": [0, 1, 2], "planes": [{"metric": "n"}], "loss": [np.nan, 1.0]},
             {"layers": ["b", "c"], "first_steps": [5, 6, 7], "planes": [{"metric": "amax"}]},
