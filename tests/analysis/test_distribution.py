@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
-from fp8debug.analysis import Run, open_run
+from fp8debug.analysis import open_run
 from fp8debug.analysis.distribution import Distribution, distributions, sampled_steps
 from fp8debug.formats import FORMATS, fake_quantize, overflows
 
@@ -60,7 +59,9 @@ def test_before_and_after_a_cast_are_those_of_the_codec(new_run: NewRun, synthet
 
 def test_octaves_are_exact_at_powers_of_two_and_in_subnormal_numbers(new_run: NewRun) -> None:
     tiny = np.float32(2.0**-149)
-    edges = np.float32([1, np.nextafter(np.float32(1), np.float32(0)), 2.0**-126, 2.0**-127, 3e38, -8, np.inf, np.nan])
+    edges = np.array(
+        [1, np.nextafter(np.float32(1), np.float32(0)), 2.0**-126, 2.0**-127, 3e38, -8, np.inf, np.nan], np.float32
+    )
     written = new_run()
     written.add("head", "x", np.append(edges, [tiny, 3 * tiny]).astype(np.float32), step=0, with_current=False)
     with open_run(written.write()) as run:
@@ -119,7 +120,7 @@ def test_answers_come_in_the_order_asked_for_each_under_its_own_recipe(new_run: 
         assert sampled_steps(run, "it's", "x") == (0, 5)
         for each in found:
             rows = run.sql(each.sql).fetchall()
-            assert [octave for octave, _, _ in rows][0] is None
+            assert rows[0][0] is None
             told = {octave: (before, after) for octave, before, after in rows if octave is not None}
             listed = zip(each.octaves, zip(each.before, each.after, strict=True), strict=True)
             assert told == {octave: pair for octave, pair in listed if any(pair)}

@@ -1,5 +1,5 @@
 -- Sampled: how many elements of each record are in each octave, before a per-tensor recipe and after it, scaled back.
--- Example: select octave, sum(n_before), sum(n_after) from octaves where layer = 'l' and recipe = 'current' group by all
+-- Example: select octave, sum(n_before), sum(n_after) from octaves where layer = 'l' and recipe = 'current' group by 1
 -- Each record is there once for each recipe and format whose scale is known, and once with recipe NULL, as it is.
 -- recipe: per-tensor recipe of n_after; NULL: the record as it is
 -- fmt: element format of n_after
