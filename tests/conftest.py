@@ -51,6 +51,12 @@ def synthetic_run() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def wide_run() -> ModuleType:
+    """Run directories of many layers and steps: `write_wide_run(path, n_layers, n_steps)`."""
+    return _load(ROOT / "tests" / "wide_run.py")
+
+
+@pytest.fixture(scope="session")
 def cast_oracles() -> ModuleType:
     """Other implementations of the casts and what to ask them: `agreed_codes`, `every_bf16`, `around_values`, …"""
     return _load(ROOT / "benchmarks" / "cast_oracles.py")

@@ -1,0 +1,12 @@
+-- The magnitudes of one tensor in one step, over its records of all micro-batches, calls and ranks.
+-- Evaluation and recomputed passes are left out.
+-- amax: largest magnitude of the finite elements
+-- amin: smallest non-zero magnitude of the finite elements
+-- n_nonfinite: NaN and infinite elements of all records
+create or replace view tensor_steps as
+select
+    layer, tensor, step, max(amax) as amax, min(amin) as amin,
+    sum(coalesce(n_nan, 0) + coalesce(n_posinf, 0) + coalesce(n_neginf, 0))::bigint as n_nonfinite
+from tensors
+where is_judged_pass(pass)
+group by layer, tensor, step;
