@@ -48,7 +48,9 @@ class Metric:
     is_log2: bool
     """Whether it is read by its exponent: drawn and stored as log2."""
     bands: tuple[Band, ...]
-    """In rising order."""
+    """In rising order, of values as they are. Where all have severity 0 they are a scale without good or bad."""
+    bands_by_fmt: tuple[tuple[str, tuple[Band, ...]], ...] = ()
+    """Those of planes of a format that has its own, by `Plane.fmt`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +63,7 @@ class Plane:
     recipe: str | None
     """None: the metric is of no recipe."""
     fmt: str | None
+    """Element format; of a GEMM both, such as `E5M2 x E4M3`."""
     values: Floats
     """float32, (n_layers, n_columns); NaN: nothing known; +Inf: no error at all (SQNR)."""
     sql: str
@@ -74,10 +77,12 @@ class Moved:
     layer: str
     tensor: str
     metric: str
+    """One of the page; of sqnr_db the values are dB below a healthy SQNR."""
     step: int
     before: float | None
     """Median of the steps before."""
-    value: float
+    value: float | None
+    """None: it has no number, such as that of what is not finite."""
     sentence: str
 
 
@@ -134,6 +139,8 @@ class PageRun:
     distributions: tuple[Distribution, ...]
     notes: tuple[str, ...]
     """What was left out, and by which rule; a page says all of them."""
+    span: int = 1
+    """Columns hold the steps s with the same s // span; 1: a column is a step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
