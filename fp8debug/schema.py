@@ -90,7 +90,9 @@ TENSORS = Table(
         Column("precision_asked", "string", "dtype that the GEMM was asked to run in; NULL when unknown", since=2),
         Column("sampled", "bool", "true when errors and a histogram were taken of this record"),
         Column(
-            "status", "string", "ok | no_tokens | empty_shard | empty | payload_only | why nothing could be measured"
+            "status",
+            "string",
+            "ok | no_tokens | empty_shard | empty | payload_only | imported | why nothing could be measured",
         ),
         Column("n", "int64", "elements"),
         Column("n_zero", "int64", "elements equal to zero, of either sign"),
@@ -277,6 +279,26 @@ VALUES = Table(
     ),
 )
 
+STATISTICS = Table(
+    "statistics",
+    "imported: one row a number that another tool has logged of a tensor, as it gave it; nothing is computed from it",
+    (
+        *RECORD_KEY,
+        Column("recipe", "string", "kind of recipe in the number's name, such as delayed; NULL: it names none"),
+        Column("fmt", "string", "element format, where the name leaves one alone; else NULL"),
+        Column(
+            "statistic",
+            "string",
+            "amax | min | max | mean | std | l1_norm | l2_norm | dynamic_range | max_blockwise_dynamic_range | "
+            "underflow_all | overflow | mse | scale_inv_min | scale_inv_max | a word of the other tool's own",
+        ),
+        Column("value", "float64", "the number; underflow_all and overflow are shares, dynamic ranges are bits"),
+        Column("at_floor", "bool", "true: printed as 0.0000, so known only to be closer to 0 than half a last digit"),
+        Column("columnwise", "bool", "true: of the tensor as quantised for its use along columns"),
+        Column("given_name", "string", "what the other tool calls the number"),
+    ),
+)
+
 EVALS = Table(
     "evals",
     "one row a benchmark score that was given by session.log(eval={...})",
@@ -307,5 +329,8 @@ EVENTS = Table(
 
 TABLES: dict[str, Table] = {
     table.name: table
-    for table in (STEPS, TENSORS, SCALES, ERRORS, HISTOGRAMS, WSAMPLE, BLOCKS, CHANNELS, GEMMS, VALUES, EVALS, EVENTS)
+    for table in (
+        *(STEPS, TENSORS, SCALES, ERRORS, HISTOGRAMS, WSAMPLE, BLOCKS, CHANNELS, GEMMS, VALUES),
+        *(STATISTICS, EVALS, EVENTS),
+    )
 }
