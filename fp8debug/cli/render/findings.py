@@ -17,7 +17,8 @@ from fp8debug.cli.render.wording import count, listed, with_full_stop
 _INDENT = " " * 3
 _LABEL_WIDTH = 10
 _BESIDE = _INDENT + " " * _LABEL_WIDTH
-_IN_FULL = ("error", "warning")
+IN_FULL = ("error", "warning")
+"""Severities of findings that are told in full."""
 _SURE = {
     "certain": "certain: it can be read off what was recorded",
     "likely": "likely: beyond what healthy trainings show",
@@ -27,14 +28,15 @@ _SURE = {
 
 def findings_lines(report: Report, looks: Looks) -> Iterator[str]:
     """The section, or what is said where nothing was found."""
-    full = [finding for finding in report.findings if finding.severity in _IN_FULL]
-    brief = [finding for finding in report.findings if finding.severity not in _IN_FULL]
+    full = [finding for finding in report.findings if finding.severity in IN_FULL]
+    brief = [finding for finding in report.findings if finding.severity not in IN_FULL]
     yield _heading(report, looks)
     if not report.n_findings:
-        yield from wrap(_what_was_asked(report), looks.width)
+        yield from wrap(what_was_asked(report), looks.width)
     if report.verdict == "not_enough_evidence":
         yield from wrap(what_is_missing(report), looks.width)
-    yield from _rules(report, looks)
+    for text in rules_in_force(report):
+        yield from (looks.yellow(line) for line in wrap(text, looks.width))
     for place, finding in enumerate(full, 1):
         yield ""
         yield from _in_full(place, finding, report.remedies, looks)
@@ -48,30 +50,37 @@ def findings_lines(report: Report, looks: Looks) -> Iterator[str]:
         yield f"  ... and {count(left, 'finding')} more: {looks.dim('--top N shows more')}"
 
 
-def _heading(report: Report, looks: Looks) -> str:
+def findings_counted(report: Report) -> str:
+    """`2 errors, 1 warning and 3 less serious`; empty where nothing was found."""
     n_others = report.n_findings - report.n_errors - report.n_warnings
+    parts = [
+        count(report.n_errors, "error") if report.n_errors else "",
+        count(report.n_warnings, "warning") if report.n_warnings else "",
+        f"{n_others} less serious" if n_others else "",
+    ]
+    return listed(list(filter(None, parts)))
+
+
+def _heading(report: Report, looks: Looks) -> str:
     if report.n_errors or report.n_warnings:
-        parts = [
-            count(report.n_errors, "error") if report.n_errors else "",
-            count(report.n_warnings, "warning") if report.n_warnings else "",
-            f"{n_others} less serious" if n_others else "",
-        ]
         order = ", worst first" if report.n_findings > 1 else ""
-        text = f"{count(report.n_findings, 'FINDING', 'FINDINGS')}: {listed(list(filter(None, parts)))}{order}"
+        text = f"{count(report.n_findings, 'FINDING', 'FINDINGS')}: {findings_counted(report)}{order}"
         return looks.bold(looks.red(text) if report.n_errors else looks.yellow(text))
-    text = f"NO ERROR AND NO WARNING; {n_others} to know of" if n_others else "NO FINDING"
+    text = f"NO ERROR AND NO WARNING; {report.n_findings} to know of" if report.n_findings else "NO FINDING"
     if report.verdict == "not_enough_evidence":
         return looks.bold(looks.yellow("NOT ENOUGH EVIDENCE FOR A VERDICT"))
     return looks.bold(looks.green(text))
 
 
-def _what_was_asked(report: Report) -> str:
+def what_was_asked(report: Report) -> str:
+    """What rules were asked of that found nothing."""
     run = report.run
     steps = f"{count(run.n_steps, 'step')}, {run.n_sampled_steps:,} of them sampled" if run.n_steps else "no whole step"
     return f"No rule found anything in {count(report.health.n_operands, 'operand')} and {steps}."
 
 
-def _rules(report: Report, looks: Looks) -> Iterator[str]:
+def rules_in_force(report: Report) -> Iterator[str]:
+    """What the user changed of the rules."""
     rules = report.rules
     for label, words in (
         ("rules changed", rules.changed),
@@ -79,7 +88,7 @@ def _rules(report: Report, looks: Looks) -> Iterator[str]:
         ("rules of your own", rules.own_files),
     ):
         if words:
-            yield from (looks.yellow(line) for line in wrap(f"{label}: {escape('; '.join(words))}", looks.width))
+            yield f"{label}: {escape('; '.join(words))}"
 
 
 def _in_full(place: int, finding: Finding, remedies: Sequence[Remedy], looks: Looks) -> Iterator[str]:
@@ -91,7 +100,7 @@ def _in_full(place: int, finding: Finding, remedies: Sequence[Remedy], looks: Lo
     yield from _fact("where", where(finding), looks)
     yield from _fact("since", since(finding), looks)
     yield from _evidence(finding, looks)
-    yield from _fact("sure", _sure(finding), looks)
+    yield from _fact("sure", how_sure(finding), looks)
     yield from _fact("do", escape(finding.advice), looks)
     yield from _fact("remedy", remedy_text(finding, remedies), looks)
     yield from _fact("more", escape(finding.page), looks)
@@ -120,7 +129,8 @@ def _cells(entry: Evidence) -> tuple[str, ...]:
     return escape(entry.title), escape(entry.value), f"(healthy {escape(entry.healthy)})" if entry.healthy else ""
 
 
-def _sure(finding: Finding) -> str:
+def how_sure(finding: Finding) -> str:
+    """How it is known, and what would make it surer."""
     text = _SURE[finding.confidence]
     return f"{text}; to know: {escape(finding.needs)}" if finding.needs else text
 

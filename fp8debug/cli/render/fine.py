@@ -8,37 +8,48 @@ from fp8debug.analysis.judged import Judged
 from fp8debug.analysis.report import Report
 from fp8debug.analysis.thresholds import of_format
 from fp8debug.cli.render.stream import Looks
-from fp8debug.cli.render.tables import named_columns, wrap
+from fp8debug.cli.render.tables import escape, named_columns, wrap
 from fp8debug.cli.render.wording import count, listed
 
 
 def fine_lines(report: Report, looks: Looks) -> Iterator[str]:
     """The section."""
     yield looks.bold("WHAT IS FINE")
-    health = report.health
-    judged = [entry for entry in report.judged if entry.n_operands]
-    if judged:
-        rows = [(entry.recipe, _share_that_holds(entry), _steps_judged(entry)) for entry in judged]
+    rows = [(entry.recipe, _share_that_holds(entry), _steps_judged(entry)) for entry in _judged(report)]
+    if rows:
         yield from (f"  {looks.green(line)}" for line in named_columns(rows, looks.width - 2))
+    for sentence in fine_sentences(report):
+        yield from wrap(sentence, looks.width)
+
+
+def fine_shares(report: Report) -> Iterator[str]:
+    """How many operands hold under each recipe."""
+    for entry in _judged(report):
+        yield f"{escape(entry.recipe)}: {_share_that_holds(entry)} {_steps_judged(entry)}"
+
+
+def fine_sentences(report: Report) -> Iterator[str]:
+    """What was looked at, what could not be judged, and what is typical."""
+    health, judged = report.health, _judged(report)
     names = listed(report.run.tensors, "or")
-    yield from wrap(f"An operand is one tensor ({names}) of one layer; {health.n_operands} were recorded.", looks.width)
-    for entry in report.judged:
-        yield from wrap(_left_out(entry), looks.width)
+    yield f"An operand is one tensor ({names}) of one layer; {health.n_operands} were recorded."
+    yield from filter(None, map(_left_out, report.judged))
     if 0 < health.n_operands_sampled < health.n_operands:
         unsampled = count(health.n_operands - health.n_operands_sampled, "operand was", "operands were")
         text = "seen in no sampled step, so their errors are unknown: record with another `--every`, or with `--first`."
-        yield from wrap(f"{unsampled} {text}", looks.width)
-    if judged:
-        yield from wrap(_typical(judged[0], report), looks.width)
+        yield f"{unsampled} {text}"
+    yield from filter(None, (_typical(entry, report) for entry in judged[:1]))
     if not (health.n_nan or health.n_inf):
-        yield "  No NaN and no Inf in any recorded tensor."
+        yield "No NaN and no Inf in any recorded tensor."
     if health.n_operands_all_zero:
-        yield from wrap(
-            f"{count(health.n_operands_all_zero, 'operand')} held nothing but zeros all the time.", looks.width
-        )
+        yield f"{count(health.n_operands_all_zero, 'operand')} held nothing but zeros all the time."
     if health.n_operands_approx:
         fp32 = count(health.n_operands_approx, "operand is", "operands are")
-        yield from wrap(f"{fp32} in FP32 or FP64: histograms hold the BF16-rounded values, marked approx.", looks.width)
+        yield f"{fp32} in FP32 or FP64: histograms hold the BF16-rounded values, marked approx."
+
+
+def _judged(report: Report) -> list[Judged]:
+    return [entry for entry in report.judged if entry.n_operands]
 
 
 def _share_that_holds(entry: Judged) -> str:

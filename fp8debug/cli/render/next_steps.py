@@ -14,12 +14,13 @@ from fp8debug.cli.render.wording import operand
 def next_lines(report: Report, looks: Looks, run_path: str) -> Iterator[str]:
     """The section: what fits what was found."""
     yield looks.bold("NEXT")
-    for what, command in _commands(report, run_path):
+    for what, command in next_commands(report, run_path):
         yield f"  {looks.dim(f'# {what}:')}"
         yield from (f"  {line}" for line in command.splitlines())
 
 
-def _commands(report: Report, run_path: str) -> Iterator[tuple[str, str]]:
+def next_commands(report: Report, run_path: str) -> Iterator[tuple[str, str]]:
+    """(what it is for, command); `run_path` is how the commands name the run."""
     run = shlex.quote(run_path)
     if report.findings:
         yield "the rule behind the first finding, with its numbers", f"fp8debug rules {report.findings[0].rule}"

@@ -67,10 +67,11 @@ def plan_json(planned: Planned, output: str | None) -> str:
 
 def plan_summary(planned: Planned, output: str | None) -> str:
     """Lines for standard error: what leaves the recipe, what stays in low precision, what was widened."""
-    return "".join(f"{_SAY}{escape(line)}\n" for line in _summary(planned, output))
+    return "".join(f"{_SAY}{escape(line)}\n" for line in plan_lines(planned, output))
 
 
-def _summary(planned: Planned, output: str | None) -> Iterator[str]:
+def plan_lines(planned: Planned, output: str | None) -> Iterator[str]:
+    """What `plan_summary` says, line by line."""
     if planned.notice is not None:
         yield planned.notice
     wrote = f"wrote {output} for {planned.target}: " if output is not None else ""

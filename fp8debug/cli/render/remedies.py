@@ -25,7 +25,8 @@ _KINDS = {
 }
 _OUTCOMES = {"fixes": "fixes it", "not_enough": "not enough", "not_recorded": "not recorded", "fine": "fine"}
 _METRICS = ("sqnr_db", "sqnr_low_db", "underflow", "overflow", "gain", "scale_gap_bits")
-_HEADER = ("tried", "outcome", "SQNR", "99 %", "zero %", "clip %", "gain", "bits")
+HEADER = ("tried", "outcome", "SQNR", "99 %", "zero %", "clip %", "gain", "bits")
+"""Of the cells of a trial."""
 _RIGHT = (False, False, *[True] * len(_METRICS))
 
 
@@ -55,13 +56,12 @@ def remedies_lines(remedies: Sequence[Remedy], looks: Looks) -> Iterator[str]:
     for remedy in remedies:
         yield ""
         yield _INDENT + looks.bold(f"{operand(remedy.layer, remedy.tensor)}") + f", now {escape(remedy.recipe)}"
-        rows = [_HEADER, *(_row(trial) for trial in (remedy.present, *remedy.trials))]
+        rows = [HEADER, *(trial_cells(trial) for trial in (remedy.present, *remedy.trials))]
         head, *body = columns(rows, right=_RIGHT)
         yield _INDENT + looks.dim(head)
         for trial, line in zip((remedy.present, *remedy.trials), body, strict=True):
             yield _INDENT + (looks.green(line) if trial.outcome == "fixes" else line)
-            details = "; ".join(filter(None, (_details(trial), trial.note)))
-            yield from (looks.dim(text) for text in wrap(escape(details), looks.width, indent=_INDENT * 3))
+            yield from (looks.dim(text) for text in wrap(trial_note(trial), looks.width, indent=_INDENT * 3))
 
 
 def _change(trial: Trial) -> str:
@@ -92,13 +92,16 @@ def _gained(remedy: Remedy) -> str:
     return text
 
 
-def _row(trial: Trial) -> tuple[str, ...]:
+def trial_cells(trial: Trial) -> tuple[str, ...]:
+    """What was tried, with what outcome, and its numbers; as many as `HEADER` has."""
     numbers = (_number(name, getattr(trial, name)) for name in _METRICS)
     return _KINDS.get(trial.kind, trial.kind), _OUTCOMES.get(trial.outcome, trial.outcome), *numbers
 
 
-def _details(trial: Trial) -> str:
-    return _change(trial).replace("`", "") if trial.kind not in ("in_use", "layer_bf16") else ""
+def trial_note(trial: Trial) -> str:
+    """The change in full, and why it is not enough."""
+    change = _change(trial).replace("`", "") if trial.kind not in ("in_use", "layer_bf16") else ""
+    return escape("; ".join(filter(None, (change, trial.note))))
 
 
 def _number(name: str, value: float | None) -> str:

@@ -17,15 +17,16 @@ _LABEL_WIDTH = 9
 
 def run_lines(report: Report, looks: Looks, run_path: str) -> Iterator[str]:
     """The head of a report: one labelled fact a line."""
-    facts = report.run
     yield looks.bold(f"RUN {escape(run_path)}")
-    for label, text in _facts(report, facts):
+    for label, text in run_facts(report):
         head, *rest = wrap(text, looks.width, indent=" " * (_LABEL_WIDTH + 2))
         yield f"  {label:<{_LABEL_WIDTH}}{head.lstrip()}"
         yield from rest
 
 
-def _facts(report: Report, facts: RunFacts) -> Iterator[tuple[str, str]]:
+def run_facts(report: Report) -> Iterator[tuple[str, str]]:
+    """(label, what is known), the verdict last but for the scope."""
+    facts = report.run
     if facts.name:
         yield "name", escape(facts.name)
     yield "command", escape(facts.command) or "unknown"
@@ -44,7 +45,7 @@ def _facts(report: Report, facts: RunFacts) -> Iterator[tuple[str, str]]:
         emulated = [f"{escape(text)} in {count(n, 'layer')}" for text, n in facts.emulated.items()]
         yield "emulated", f"{listed(emulated)}: these computed on quantised operands"
     yield "recipes", _recipes(report)
-    yield "verdict", _verdict(report)
+    yield "verdict", verdict_text(report)
     if scope := _scope(report.scope):
         yield "only", scope
 
@@ -114,7 +115,8 @@ def _how_simulated(ranks: RankFacts | None) -> str:
     return "histories see the largest amax over ranks"
 
 
-def _verdict(report: Report) -> str:
+def verdict_text(report: Report) -> str:
+    """`2 errors; 3 candidates for BF16, 1 operand to watch`."""
     if report.verdict == "not_enough_evidence":
         return "not enough evidence"
     counts = [

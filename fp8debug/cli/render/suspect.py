@@ -44,7 +44,7 @@ def watch_lines(place: int, suspect: Suspect, looks: Looks) -> Iterator[str]:
 def _heading(place: int, suspect: Suspect, note: str, looks: Looks) -> Iterator[str]:
     """`3. blocks.1.fc1 x  feeds fprop and wgrad      28.5 dB lost`; a long name goes over several lines, whole."""
     number = f"{place}."
-    name, loss = operand(suspect.layer, suspect.tensor), _loss(suspect.worst)
+    name, loss = operand(suspect.layer, suspect.tensor), loss_text(suspect.worst)
     left = f"{number:<{len(_INDENT)}}{name}" + (f"  {note}" if note else "")
     blanks = looks.width - display_width(left) - len(loss)
     if blanks >= 2:
@@ -57,7 +57,7 @@ def _heading(place: int, suspect: Suspect, note: str, looks: Looks) -> Iterator[
     yield _INDENT + "  ".join(filter(None, (escape(suspect.tensor), note, loss)))
 
 
-def _loss(verdict: Verdict) -> str:
+def loss_text(verdict: Verdict) -> str:
     """How bad it is, in the one number that says it."""
     metric = metric_that_hurts(verdict)
     value = {

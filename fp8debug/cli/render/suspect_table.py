@@ -13,7 +13,7 @@ from fp8debug.cli.render.wording import METRICS, operand
 _INDENT = " " * 2
 _COURSE_WIDTH = 12
 _METRICS = ("sqnr_db", "sqnr_low_db", "underflow", "overflow", "gain", "scale_gap_bits")
-_HEADER = ("dB lost", "SQNR", "99 %", "zero %", "clip %", "gain", "bits", "hit", "course")
+HEADER = ("dB lost", "SQNR", "99 %", "zero %", "clip %", "gain", "bits", "hit", "course")
 _RIGHT = (False, True, True, True, True, True, True, True, True, False)
 LEGEND = (
     "SQNR in dB, of all values and of the smallest 99 %; bits: scale above the ideal one; hit: of so many steps; "
@@ -33,9 +33,9 @@ def suspect_table(suspects: Sequence[Suspect], looks: Looks) -> Iterator[str]:
 
 
 def _table(recipe: str, entries: Sequence[tuple[Suspect, Verdict]], looks: Looks) -> Iterator[str]:
-    rows = [_row(suspect, verdict, looks) for suspect, verdict in entries]
+    rows = [suspect_cells(suspect, verdict, looks) for suspect, verdict in entries]
     filled = [any(row[i] not in ("", "0") for row in rows) for i in range(len(rows[0]))]
-    header = ("", *_HEADER)
+    header = ("", *HEADER)
     kept = [tuple(c for c, keep in zip(row, filled, strict=True) if keep) for row in (header, *rows)]
     right = tuple(flag for flag, keep in zip(_RIGHT, filled, strict=True) if keep)
     title, width = f"under {escape(recipe)}", looks.width - len(_INDENT)
@@ -48,7 +48,8 @@ def _table(recipe: str, entries: Sequence[tuple[Suspect, Verdict]], looks: Looks
     yield from (_INDENT + piece for line in body for piece in chunks(line, width))
 
 
-def _row(suspect: Suspect, verdict: Verdict, looks: Looks) -> tuple[str, ...]:
+def suspect_cells(suspect: Suspect, verdict: Verdict, looks: Looks) -> tuple[str, ...]:
+    """Its name and its numbers under a recipe; after the name as many as `HEADER` has, empty where not known."""
     lost = "" if verdict.db_lost is None else f"{verdict.db_lost:.1f}"
     numbers = (_number(name, getattr(verdict, name)) for name in _METRICS)
     n_hits, n_steps = max(

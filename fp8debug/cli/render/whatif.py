@@ -39,14 +39,20 @@ def render_whatif(answer: WhatIf, looks: Looks, *, run_path: str, top: int, per_
 
 def _head(answer: WhatIf, looks: Looks, run_path: str) -> Iterator[str]:
     yield looks.bold(f"WHAT IF {escape(run_path)}")
+    for sentence in whatif_facts(answer):
+        yield from wrap(sentence, looks.width)
+
+
+def whatif_facts(answer: WhatIf) -> Iterator[str]:
+    """What the figures are of, and what healthy ones are."""
     layers, steps = count(len(answer.layers), "layer"), _steps(answer.steps)
     if answer.n_histograms:
-        yield from wrap(f"{count(answer.n_histograms, 'histogram')} of {layers}{steps}.", looks.width)
+        yield f"{count(answer.n_histograms, 'histogram')} of {layers}{steps}."
     names = {fmt: healthy for entry in answer.operands for fmt, healthy in [(entry.fmt, entry.healthy_sqnr_db)]}
     healthy = [f"{value:.1f} dB in {fmt}" for fmt, value in names.items() if fmt in FORMATS]
     if healthy:
         formats = _told(common_formats(answer.operands))
-        yield from wrap(f"{formats}A healthy SQNR is {listed(healthy)}; a healthy gain is 1.", looks.width)
+        yield f"{formats}A healthy SQNR is {listed(healthy)}; a healthy gain is 1."
 
 
 def _told(formats: dict[str, str]) -> str:

@@ -24,6 +24,14 @@ def figure_lines(
     answer: WhatIf, operands: Sequence[OperandErrors], gemms: Sequence[GemmErrors], looks: Looks, *, whole: bool
 ) -> Iterator[str]:
     """The matrix of one layer, or of all; groups in which nothing stands out are left out unless `whole`."""
+    recipes, groups = figures(answer, operands, gemms, whole=whole)
+    yield from matrix_lines("recipe", [escape(recipe) for recipe in recipes], groups, looks)
+
+
+def figures(
+    answer: WhatIf, operands: Sequence[OperandErrors], gemms: Sequence[GemmErrors], *, whole: bool
+) -> tuple[list[str], list[Group]]:
+    """The recipes, one a row, and the groups of columns beside them."""
     by_operand = {(entry.recipe, entry.tensor): entry for entry in operands if entry.gemm is None}
     by_gemm = {(entry.recipe, entry.accumulation, entry.gemm): entry for entry in gemms}
     known = {recipe for recipe, *_ in (*by_operand, *by_gemm)}
@@ -33,8 +41,7 @@ def figure_lines(
         *_gemm_groups(recipes, by_gemm),
         *_losses(recipes, answer.tensors, by_operand, whole=whole),
     ]
-    groups = [group for group in candidates if any(cell != _UNKNOWN for row in group.rows for cell in row)]
-    yield from matrix_lines("recipe", [escape(recipe) for recipe in recipes], groups, looks)
+    return recipes, [group for group in candidates if any(cell != _UNKNOWN for row in group.rows for cell in row)]
 
 
 def _precision(recipes: Sequence[str], tensors: Sequence[str], entries: _ByOperand) -> Iterator[Group]:
