@@ -1,10 +1,12 @@
-"""Write the pages that follow from the code: schema.md, views.md, cli.md, captured.md, rules/, a part of diagnosis.md.
+"""Write the pages that follow from the code: schema.md, views.md, cli.md, captured.md, rules/, parts of diagnosis.md
+and of the pages in errors/.
 
     python docs/generate.py            # write them
     python docs/generate.py --check    # say which differ from what would be written; exit 1 when any does
 
 Nothing is listed here: tables come from `fp8debug.schema`, views, macros and rules from the shipped .sql files, verbs
-and their options from the command line itself, what is captured where from the tests that prove it.
+and their options from the command line itself, what is captured where from the tests that prove it, messages of errors
+from the source.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import error_pages
 
 from fp8debug import schema
 from fp8debug.analysis import open_run
@@ -63,7 +67,7 @@ def pages() -> dict[str, str]:
     generated = {
         "schema.md": schema_page(), "views.md": views_page(), "cli.md": cli_page(), "captured.md": captured_page()
     }  # fmt: skip
-    return {**generated, **rules, "diagnosis.md": diagnosis_page()}
+    return {**generated, **rules, **error_pages.pages(), "diagnosis.md": diagnosis_page()}
 
 
 def _is_current(path: Path, text: str) -> bool:
