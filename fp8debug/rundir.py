@@ -283,6 +283,11 @@ def safe_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._") or "run"
 
 
+def flush_interval_s(elapsed_s: float) -> float:
+    """Seconds between flushes: a twentieth of the run so far, so a kill costs at most 5 % and files stay few."""
+    return min(max(elapsed_s / 20, 1.0), 300.0)
+
+
 def list_runs(folder: RunPath) -> Iterator[RunDir]:
     """Runs directly below `folder`: oldest first by the time of the manifest's folder; in an object store by name.
 

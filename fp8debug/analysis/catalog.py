@@ -51,7 +51,7 @@ def _entry(run: RunDir) -> RunEntry:
         created_at=manifest.created_at,
         name=manifest.name,
         command=tuple(manifest.command),
-        script=_script(manifest),
+        script=script_of(manifest),
         n_steps=_n_steps(run),
         n_layers=sum(layer.info.matched for layer in merged_layers(manifest, _other_ranks(run, manifest))),
         status=liveness(run, manifest).status,
@@ -64,7 +64,7 @@ def _other_ranks(run: RunDir, manifest: Manifest) -> list[RankInfo]:
     return run.read_ranks() if manifest.world_size > 1 else []
 
 
-def _script(manifest: Manifest) -> str | None:
+def script_of(manifest: Manifest) -> str | None:
     """The Python file or, after -m, the module of the command; the whole command's first word when there is none."""
     words = manifest.command
     for place, word in enumerate(words):

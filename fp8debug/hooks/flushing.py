@@ -9,6 +9,7 @@ from fp8debug.hooks.flight import FlightRecorder
 from fp8debug.hooks.recorder import Recorder
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.writer import SPARE_BYTES, PartWriter
+from fp8debug.rundir import flush_interval_s as flush_interval_s
 
 
 class Flushing:
@@ -67,8 +68,3 @@ class Flushing:
 
     def _take_batch(self) -> Batch:
         return self._recorder.take_batch(wait=False) if self._flight is None else self._flight.take_out()
-
-
-def flush_interval_s(elapsed_s: float) -> float:
-    """Seconds between flushes: a twentieth of the run so far, so a kill costs at most 5 % and files stay few."""
-    return min(max(elapsed_s / 20, 1.0), 300.0)
