@@ -47,7 +47,7 @@ def make_plan(run_dir: str | None, wish: Wish, output: str | None, *, force: boo
     found = find_run(run_dir)
     sink = Sink.from_options(None, output, force=force, outside=found)
     with open_run(found.path, thresholds=rule_choice(wish.config).thresholds) as run:
-        planned = _planned(run, wish)
+        planned = planned_for(run, wish)
     if output is not None:
         sink.write_lines(planned.export.text.removesuffix("\n").split("\n"))
     if as_json:
@@ -57,7 +57,12 @@ def make_plan(run_dir: str | None, wish: Wish, output: str | None, *, force: boo
     sys.stderr.write(plan_summary(planned, output))
 
 
-def _planned(run: Run, wish: Wish) -> Planned:
+def planned_for(run: Run, wish: Wish) -> Planned:
+    """Make the plan and write it for its target.
+
+    Raises:
+        Fp8DebugError: nothing is known to plan from.
+    """
     from fp8debug.analysis.plans import export, flops_kept, whole_layers, without_idle
     from fp8debug.analysis.remedies.noise import gemm_flops
     from fp8debug.cli.render.plan import Planned

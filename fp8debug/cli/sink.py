@@ -75,17 +75,17 @@ class Sink:
             temporary.unlink(missing_ok=True)
 
 
-def check_target(path: Path, *, force: bool, outside: RunDir | None) -> None:
-    """Refuse a file that must not be written.
+def check_target(path: Path, *, force: bool, outside: RunDir | None, option: str = "-o") -> None:
+    """Refuse a file that must not be written; `option` named it.
 
     Raises:
         UsageError: a folder, a file that exists already (unless `force`), one inside of the run `outside`.
     """
     if path.is_dir():
-        raise UsageError(f"-o {path} is a folder; expected a file name")
+        raise UsageError(f"{option} {path} is a folder; expected a file name")
     if path.exists() and not force:
-        raise UsageError(f"-o {path} exists already; add --force to overwrite it, or give another name")
+        raise UsageError(f"{option} {path} exists already; add --force to overwrite it, or give another name")
     if not path.parent.is_dir():
-        raise UsageError(f"-o {path}: there is no folder {path.parent}")
+        raise UsageError(f"{option} {path}: there is no folder {path.parent}")
     if outside is not None and resolved(outside.path) in path.resolve().parents:
-        raise UsageError(f"-o {path} is inside the run directory, which is only read; give a name outside it")
+        raise UsageError(f"{option} {path} is inside the run directory, which is only read; give a name outside it")

@@ -1,0 +1,139 @@
+"""One self-contained page: what is said stands in it as text, what is drawn as data beside the scripts that draw it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from fp8debug import __version__
+from fp8debug.analysis.page.columns import merge_columns
+from fp8debug.analysis.page.records import Metric, PageRun
+from fp8debug.cli.render.html.assets import scripts, source_hash, styles
+from fp8debug.cli.render.html.data import Drawing, PageData, drawing
+from fp8debug.cli.render.html.elements import Markup, element, items, joined, text
+from fp8debug.cli.render.html.facts import notes_body
+
+MOST_BYTES = 2_000_000
+GENERATOR = "fp8debug"
+"""What the meta tag `generator` of every page begins with."""
+
+_FOOT = f"Made by fp8debug {__version__}. Nothing on this page is loaded from elsewhere."
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a page; one without a body is left out."""
+
+    id: str
+    title: str
+    body: Markup
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A page before it is written."""
+
+    title: str
+    head: Markup
+    """What stands above the contents: the heading and the verdict."""
+    sections: Sequence[Section]
+    notes: Sequence[str]
+    """What was left out."""
+    data: PageData
+
+
+def mount(id_: str, words: str) -> Markup:
+    """A place that the script of the page fills; `words` say how to read what it draws."""
+    lost = element("noscript", element("p", text("This part is drawn by a script, and scripts are switched off here.")))
+    return joined([element("p", text(words), id=f"{id_}-help"), element("div", lost, id=id_)])
+
+
+def write(document: Document) -> str:
+    """The page as text, under `MOST_BYTES` where coarser values and wider columns can achieve that."""
+    fixed = len(_page(document, "", ()).encode())
+    data, bits, n_merged = document.data, 16, 1
+    drawn = drawing(data, bits)
+    while fixed + len(drawn.text) > MOST_BYTES:
+        if bits == 16:
+            bits = 8
+        elif max((run.first_steps.size for run in data.runs), default=0) > 1:
+            n_merged *= 2
+            data = replace(data, runs=tuple(merge_columns(run, 2) for run in data.runs))
+        else:
+            break
+        drawn = drawing(data, bits)
+    return _page(document, drawn.text, (*run_notes(data.runs), *_how_stored(data, drawn, n_merged)))
+
+
+def run_notes(runs: Sequence[PageRun]) -> Iterator[str]:
+    """What the runs say was left out, with their names where there are several."""
+    for run in runs:
+        yield from (f"{run.name}: {note}" if len(runs) > 1 else note for note in run.notes)
+
+
+def _how_stored(data: PageData, drawn: Drawing, n_merged: int) -> Iterator[str]:
+    if n_merged > 1:
+        yield f"Columns of steps are wider than they need be for a reader, to keep the page below {MOST_BYTES:,} bytes"
+    steps = [
+        f"{metric.title} {_resolution(metric, drawn.units[metric.name])}"
+        for metric in data.metrics
+        if metric.name in drawn.units
+    ]
+    if steps:
+        yield f"Values that are drawn are rounded to steps of: {', '.join(steps)}"
+
+
+def _resolution(metric: Metric, step: float) -> str:
+    if metric.is_log2:
+        return f"{100 * (2**step - 1):.2g} % of the value"
+    if metric.unit == "share":
+        return f"{100 * step:.2g} %"
+    return f"{step:.2g} {metric.unit}".rstrip()
+
+
+def _page(document: Document, drawn: str, stored: Sequence[str]) -> str:
+    notes = Section("notes", "What was left out", notes_body([*document.notes, *stored]))
+    sections = [section for section in (*document.sections, notes) if section.body]
+    script, style = scripts(), styles()
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_policy(script)),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="generator", content=f"{GENERATOR} {__version__}"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", text(document.title)),
+        element("link", rel="icon", href="data:,"),
+        Markup(f"<style>\n{style}\n</style>"),
+    )
+    body = element(
+        "body",
+        element("a", text("Skip to the content"), href="#main", class_="skip"),
+        element("header", document.head),
+        _contents(sections),
+        element("main", *map(_section, sections), id="main"),
+        element("footer", element("p", text(_FOOT))),
+        Markup(f'<script type="text/plain" id="fp8debug-data">{drawn}</script>'),
+        Markup(f"<script>{script}</script>"),
+    )  # fmt: skip
+    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _policy(script: str) -> str:
+    """Nothing from anywhere; of scripts ours alone, so that none can come in by a name that a run holds."""
+    return (
+        f"default-src 'none'; script-src {source_hash(script)}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _contents(sections: Sequence[Section]) -> Markup:
+    links = (element("a", text(section.title), href=f"#{section.id}") for section in sections)
+    return element("nav", items(links), class_="contents", aria_label="On this page")
+
+
+def _section(section: Section) -> Markup:
+    title = f"{section.id}-title"
+    heading = element("h2", text(section.title), id=title)
+    return element("section", heading, section.body, id=section.id, aria_labelledby=title)
