@@ -51,6 +51,7 @@ VERBS = (
     Verb("compare", "compare", "Say if a run is worse than its baseline, since when and why."),
     Verb("rules", "rules", "List the rules that findings come from, and their numbers."),
     Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
+    Verb("import", "import_logs", "Make a run of the logs of another tool, for reports and SQL."),
     Verb("control", "control", "Change what a running capture records."),
     Verb("bundle", "bundle", "Pack what a bug report needs of a run into a small archive."),
     Verb("compact", "compact", "Merge the files of a finished run into few."),
