@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fp8debug.analysis.parts import quote_text
+from fp8debug.analysis.parts import printable_text
 from fp8debug.analysis.run import Run
 
 Place = tuple[str, str, int]
@@ -123,7 +123,7 @@ def distributions(
     layers, tensors, steps = (list(column) for column in zip(*places, strict=True))
     given = {"layers": layers, "tensors": tensors, "steps": steps}
     con.execute(_WANTED, {**given, "recipes": [of_place.get(place) or "" for place in places]})
-    con.execute(_RECORDS.format(condition=_condition(run, "c.pass", "(c.segment, c.rank, c.seq)")))
+    con.execute(_RECORDS.format(condition=counted_once(run, "c.")))
     counts: dict[int, list[tuple[Any, ...]]] = {}
     for number, *row in con.execute(_COUNTS).fetchall():
         counts.setdefault(number, []).append(tuple(row))
@@ -151,10 +151,11 @@ def sampled_steps(run: Run, layer: str, tensor: str) -> tuple[int, ...]:
     return tuple(step for (step,) in rows)
 
 
-def _condition(run: Run, pass_: str = "pass", record: str = "(segment, rank, seq)") -> str:
-    """On records: passes that count, and no piece of a tensor twice."""
-    pieces = f" and {record} in (select (segment, rank, seq) from shards)" if run.has_groups else ""
-    return f"is_judged_pass({pass_}){pieces}"
+def counted_once(run: Run, prefix: str = "") -> str:
+    """SQL condition on records, whose columns have `prefix`: passes that count, and no piece of a tensor twice."""
+    key = f"({prefix}segment, {prefix}rank, {prefix}seq)"
+    pieces = f" and {key} in (select (segment, rank, seq) from shards)" if run.has_groups else ""
+    return f"is_judged_pass({prefix}pass){pieces}"
 
 
 def _distribution(
@@ -188,9 +189,9 @@ def _distribution(
 
 def _sql(run: Run, place: Place, recipe: str | None, fmt: str | None) -> str:
     layer, tensor, step = place
-    under = "recipe is null" if recipe is None else f"recipe = {quote_text(recipe)} and fmt = '{fmt}'"
+    under = "recipe is null" if recipe is None else f"recipe = {printable_text(recipe)} and fmt = '{fmt}'"
     return (
-        "select octave, sum(n_before)::bigint as n_before, sum(n_after)::bigint as n_after from octaves "
-        f"where layer = {quote_text(layer)} and tensor = {quote_text(tensor)} and step = {step} and {under} "
-        f"and {_condition(run)} group by octave order by octave nulls first"
+        "select octave, sum(n_before)::bigint as n_before, sum(n_after)::bigint as n_after\nfrom octaves\n"
+        f"where layer = {printable_text(layer)}\n  and tensor = {printable_text(tensor)} and step = {step}\n"
+        f"  and {under}\n  and {counted_once(run)}\ngroup by octave\norder by octave nulls first"
     )

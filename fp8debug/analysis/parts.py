@@ -199,6 +199,13 @@ def quote_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def printable_text(text: str) -> str:
+    """An SQL string that can be shown anywhere: characters that no terminal prints stand as their code points."""
+    if text.isprintable():
+        return quote_text(text)
+    return " || ".join(quote_text(c) if c.isprintable() else f"chr({ord(c)})" for c in text)
+
+
 def explained(error: duckdb.Error, paths: Iterable[str]) -> Exception:
     """What to raise instead of an error of DuckDB: one for a person where a file or the memory is the cause.
 

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from fp8debug import __version__
+from fp8debug.cli.bare_options import with_empty_values
 from fp8debug.cli.exit_codes import ExitCode
 from fp8debug.cli.script_first import options_first
 from fp8debug.errors import Fp8DebugError
@@ -34,11 +35,15 @@ class Verb:
     """Everything after the first argument belongs to a script and is not looked at."""
     options_after_script: bool = False
     """Options may also stand directly after the script."""
+    bare_options: tuple[str, ...] = ()
+    """Options whose value may be left out."""
 
 
 VERBS = (
     Verb("attach", "attach", "Run a training script and record its tensors.", takes_script=True),
-    Verb("report", "report", "Say which layers would suffer in FP8, where, and why."),
+    Verb("watch", "watch", "Follow a run while it is written."),
+    Verb("report", "report", "Say which layers would suffer in FP8, where, and why.", bare_options=("--html",)),
+    Verb("show", "show", "Look at one tensor closely: its values, formats, scales and history."),
     Verb("whatif", "whatif", "Say what other scaling recipes would do to the tensors of a run."),
     Verb("plan", "plan", "Write what to change, in the format of your framework."),
     Verb(
@@ -48,9 +53,12 @@ VERBS = (
         takes_script=True,
         options_after_script=True,
     ),
-    Verb("compare", "compare", "Say if a run is worse than its baseline, since when and why."),
+    Verb(
+        "compare", "compare", "Say if a run is worse than its baseline, since when and why.", bare_options=("--html",)
+    ),
     Verb("rules", "rules", "List the rules that findings come from, and their numbers."),
     Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
+    Verb("export", "export", "Write the numbers of a run for other tools."),
     Verb("import", "import_logs", "Make a run of the logs of another tool, for reports and SQL."),
     Verb("control", "control", "Change what a running capture records."),
     Verb("bundle", "bundle", "Pack what a bug report needs of a run into a small archive."),
@@ -93,10 +101,13 @@ def _invoke(arguments: list[str], launches: list[Launch]) -> int:
 
 
 def _arranged(arguments: list[str], command: Any) -> list[str]:
-    verb = next((verb for verb in VERBS if verb.options_after_script and verb.name == _verb_of(arguments)), None)
+    verb = next((verb for verb in VERBS if verb.name == _verb_of(arguments)), None)
     if verb is None:
         return arguments
     at = arguments.index(verb.name) + 1
+    arguments = [*arguments[:at], *with_empty_values(arguments[at:], verb.bare_options)]
+    if not verb.options_after_script:
+        return arguments
     options = [option for option in command.commands[verb.name].params if option.param_type_name == "option"]
     takes_value = {name: not option.is_flag for option in options for name in option.opts}
     return [*arguments[:at], *options_first(arguments[at:], takes_value)]

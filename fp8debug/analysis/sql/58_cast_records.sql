@@ -13,5 +13,4 @@ select
     e.recipe, e.fmt, e.alternate, e.scale, t.approx
 from tensors as t
 join judged_errors as e using (segment, rank, seq)
-where t.sampled and e.scale is not null and e.source <> 'payload' and fmt_max(e.fmt) is not null
-  and split_part(e.recipe, ':', 1) not in ('bf16', 'coat');
+where t.sampled and e.scale is not null and e.source <> 'payload' and is_plain_cast(e.recipe, e.fmt);

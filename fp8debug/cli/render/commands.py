@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from fp8debug.analysis.parts import printable_text
 from fp8debug.analysis.suspects import Suspect
 
 
@@ -12,8 +13,8 @@ def operand_query(suspect: Suspect) -> str:
     return (
         "select step, recipe, sqnr_db, sqnr_low_db, underflow, gain, scale_gap_bits\n"
         "from tensor_errors\n"
-        f"where layer = {_literal(suspect.layer)}\n"
-        f"  and tensor = {_literal(suspect.tensor)}\n"
+        f"where layer = {printable_text(suspect.layer)}\n"
+        f"  and tensor = {printable_text(suspect.tensor)}\n"
         "order by recipe, step, microbatch"
     )
 
@@ -28,13 +29,6 @@ def sql_command(run_path: str, query: str) -> str:
 def short_sql(run_path: str, query: str = "") -> str:
     """`fp8debug sql RUN "QUERY"` on one line; without a query, what lists the views."""
     return f"fp8debug sql {shlex.quote(run_path)}" + (f' "{query}"' if query else "")
-
-
-def _literal(text: str) -> str:
-    """An SQL literal; characters that no terminal prints are given by their code points."""
-    if text.isprintable():
-        return "'" + text.replace("'", "''") + "'"
-    return " || ".join("'" + c.replace("'", "''") + "'" if c.isprintable() else f"chr({ord(c)})" for c in text)
 
 
 def _in_double_quotes(text: str) -> str:
