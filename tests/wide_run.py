@@ -18,6 +18,7 @@ Numbers = npt.NDArray[Any]
 
 TENSORS = ("x", "w", "dy")
 FORMATS = {"x": (("E4M3", False),), "w": (("E4M3", False),), "dy": (("E5M2", False), ("E4M3", True))}
+"""Of each tensor, and whether it is recorded beside the recipe's own."""
 LARGEST = {"E4M3": 448.0, "E5M2": 57344.0}
 HEALTHY_DB = {"E4M3": 31.5, "E5M2": 25.6}
 LINEARS = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
@@ -160,26 +161,26 @@ def _under(
     planted: WideRun, records: dict[str, Numbers], walks: dict[str, Numbers], recipes: tuple[str, ...]
 ) -> dict[str, Any]:
     """One row a record, recipe and format, with what error sums are made of beside the stored columns."""
-    rows, formats, alternate, names = [], [], [], []
-    for number, recipe in enumerate(recipes):
-        for code, tensor in enumerate(TENSORS):
-            for fmt, is_alternate in FORMATS[tensor]:
-                found = np.flatnonzero(records["tensor"] == code)
-                rows.append(found)
-                formats.append(np.full(found.size, list(LARGEST).index(fmt)))
-                alternate.append(np.full(found.size, is_alternate))
-                names.append(np.full(found.size, number))
+    kinds = [
+        (recipe, code, fmt, is_alternate)
+        for recipe in range(len(recipes))
+        for code, tensor in enumerate(TENSORS)
+        for fmt, is_alternate in FORMATS[tensor]
+    ]
+    rows = [np.flatnonzero(records["tensor"] == code) for _, code, _, _ in kinds]
     place = np.concatenate(rows)
     order = np.argsort(place, kind="stable")
-    place, fmt = place[order], np.concatenate(formats)[order]
-    recipe = np.concatenate(names)[order]
+    place, kind = place[order], np.repeat(np.arange(len(kinds)), [found.size for found in rows])[order]
+    recipe = np.array([number for number, *_ in kinds])[kind]
+    fmt = np.array([list(LARGEST).index(name) for _, _, name, _ in kinds])[kind]
     chosen = {name: values[place] for name, values in records.items()}
     is_current = np.array([name == "current" for name in recipes])[recipe]
     amax, gap = _of(walks["amax"], chosen), np.where(is_current, 0.0, _of(walks["gap"], chosen))
     scale = (np.array(list(LARGEST.values()))[fmt] / amax * 2.0**gap).astype(np.float32)
     stored = {
         "recipe": _words(recipes, recipe), "fmt": _words(tuple(LARGEST), fmt),
-        "alternate": np.concatenate(alternate)[order], "source": "simulated", "scale": scale,
+        "alternate": np.array([is_alternate for *_, is_alternate in kinds])[kind], "source": "simulated",
+        "scale": scale,
     }  # fmt: skip
     if recipes == ("delayed",):
         return _key(planted, chosen) | stored | {"scale_inv": 1 / scale, "n_rolls": chosen["step"] + 100}

@@ -19,7 +19,7 @@ from fp8debug.storage import RunPath, is_url, run_path
 
 Source = str | os.PathLike[str] | Curve
 
-_STEPS = """
+STEPS = """
 select
     step, avg(loss) as loss, avg(grad_norm) as grad_norm, avg(lr) as lr, sum(tokens)::double as tokens,
     count(loss) as n_losses, coalesce(bool_or(skipped), false) as skipped
@@ -71,7 +71,7 @@ def _read_run(path: RunPath, name: str) -> Curve:
     with open_run(path) as run:
         if run.notice is not None:
             raise Fp8DebugError(f"{run.notice}; record a run with `fp8debug attach train.py`")
-        table = run.sql(_STEPS).fetchnumpy()
+        table = run.sql(STEPS).fetchnumpy()
         given = table["n_losses"] > 0
         if not given.any():
             raise Fp8DebugError(
@@ -82,11 +82,11 @@ def _read_run(path: RunPath, name: str) -> Curve:
             name,
             table["step"][given].astype(np.int64),
             _known(table["loss"][given], np.nan),
-            _series(table["grad_norm"][given]),
+            series(table["grad_norm"][given]),
             # A step that the GradScaler skipped has an infinite norm by design.
             ~(np.ma.getmaskarray(table["grad_norm"]) | table["skipped"])[given],
-            _series(table["lr"][given]),
-            _series(table["tokens"][given]),
+            series(table["lr"][given]),
+            series(table["tokens"][given]),
             kind="run",
             facts=facts_of_run(run.manifest) | _first_input(run),
             scores=dict(run.sql(_SCORES).fetchall()),
@@ -104,7 +104,8 @@ def _first_input(run: Run) -> dict[str, str]:
     return {FIRST_INPUT: json.dumps({"of": of, "checksum": int(checksum), "amin": amin, "amax": amax})}
 
 
-def _series(column: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Floats | None:
+def series(column: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Floats | None:
+    """A column of STEPS, NaN where nothing was reported; None where it never was."""
     return None if np.ma.getmaskarray(column).all() else _known(column, np.nan)
 
 

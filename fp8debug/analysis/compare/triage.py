@@ -27,7 +27,7 @@ _LEAST = {"amax": (1.0, math.log2(3.0)), "scale_gap_bits": (0.5, math.log2(3.0))
 _AMAX = """
 select layer, tensor, step, min(seq) as seq, max(amax)::double as value, bool_or(n_nan + n_posinf + n_neginf > 0) as bad
 from tensors
-where step <= $step and is_judged_pass(pass)
+where step between $first and $step and is_judged_pass(pass)
 group by layer, tensor, step
 qualify row_number() over (partition by layer, tensor order by step desc) <= $most
 order by layer, tensor, step
@@ -115,24 +115,42 @@ def triage(run_path: RunPath, step: int, n_steps: int, top: int = 10) -> Triage:
     Raises:
         Fp8DebugError: the run cannot be read.
     """
-    most = HISTORY + MAX_LOOKBACK
     first = step - min(MAX_LOOKBACK, max(LOOKBACK, n_steps // 20))
     with open_run(run_path) as run:
-        rows = run.sql(_AMAX, step=step, most=most).fetchall()
-        operands = {(layer, tensor) for layer, tensor, *_ in rows}
-        if not any(seen >= first for _, _, seen, *_ in rows):
+        n_operands, departures = departures_before(run, step, first)
+        if not n_operands:
             return Triage("not_recorded", step, capture_layers=_layers(run))
-        found = list(_nonfinite(rows, first))
-        series = _amaxes(rows)
-        evidence = run.sql(_EVIDENCE, step=step, since=first - HISTORY, most=most, emulated=_emulated(run)).fetchall()
-    for key, points in [*series.items(), *_errors(evidence).items()]:
+    status = "named" if departures else "nothing_left"
+    return Triage(status, step, max(0, first), n_operands, len(departures), departures[:top])
+
+
+def departures_before(
+    run: Run, step: int, first: int, first_known: int | None = None
+) -> tuple[int, tuple[Departure, ...]]:
+    """The operands that left their own band from step `first` on, up to `step`.
+
+    Args:
+        run: an open run.
+        step: the last step looked at.
+        first: the first step in which a departure counts.
+        first_known: amaxes before this step make no band; None: all do.
+
+    Returns:
+        How many operands were looked at, 0 where none was recorded in these steps; and by first departure, then by
+        order of execution, one an operand.
+    """
+    most = HISTORY + MAX_LOOKBACK
+    rows = run.sql(_AMAX, step=step, first=0 if first_known is None else first_known, most=most).fetchall()
+    if not any(seen >= first for _, _, seen, *_ in rows):
+        return 0, ()
+    found = list(_nonfinite(rows, first))
+    evidence = run.sql(_EVIDENCE, step=step, since=first - HISTORY, most=most, emulated=_emulated(run)).fetchall()
+    for key, points in [*_amaxes(rows).items(), *_errors(evidence).items()]:
         departure = _departure(key, points, first)
         if departure is not None:
             found.append(departure)
     found += _unhealthy(evidence, first)
-    departures = _first_of_each(found)
-    status = "named" if departures else "nothing_left"
-    return Triage(status, step, max(0, first), len(operands), len(departures), departures[:top])
+    return len({(layer, tensor) for layer, tensor, *_ in rows}), _first_of_each(found)
 
 
 def _nonfinite(rows: Iterable[_Seen], first: int) -> Iterator[Departure]:
