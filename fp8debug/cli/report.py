@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,8 +28,17 @@ def report(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, complete unless --top is given.")
     ] = False,
+    html: Annotated[
+        str | None,
+        typer.Option(
+            "--html",
+            metavar="[FILE]",
+            help="Write one self-contained page and print its name; - for standard output. [RUN_DIR's name.html]",
+        ),
+    ] = None,
     top: Annotated[
-        int | None, typer.Option("--top", metavar="N", min=1, help="Show so many entries of each list. [10]")
+        int | None,
+        typer.Option("--top", metavar="N", min=1, help="Show so many entries of each list. [10; on a page 25]"),
     ] = None,
     recipe: Annotated[
         list[str] | None,
@@ -74,11 +84,24 @@ def report(
     from fp8debug.cli.exit_codes import ExitCode
     from fp8debug.cli.rule_choice import rule_choice
 
+    if as_json and html is not None:
+        from fp8debug.errors import UsageError
+
+        raise UsageError("got --json and --html; expected one of them")
     chosen = rule_choice(config, threshold or ())
     scope = _parse_scope(recipe or (), layer or "", steps)
     with paused_collector():
         hit = _report(
-            run_dir, scope, chosen, fail_on, top, engine, memory_limit, as_json=as_json, with_remedies=remedies
+            run_dir,
+            scope,
+            chosen,
+            fail_on,
+            top,
+            engine,
+            memory_limit,
+            as_json=as_json,
+            html=html,
+            with_remedies=remedies,
         )
     if hit:
         raise typer.Exit(ExitCode.FAIL_ON)
@@ -94,38 +117,48 @@ def _report(
     memory_limit: str | None,
     *,
     as_json: bool,
+    html: str | None,
     with_remedies: bool,
 ) -> bool:
-    """Print the report; whether the `--fail-on` condition holds."""
+    """Print the report, or write its page; whether the `--fail-on` condition holds."""
     from fp8debug.cli.fail_on import evaluate, parse_fail_on
+    from fp8debug.cli.html_file import HtmlFile
+    from fp8debug.cli.render.wording import shown_path
     from fp8debug.rundir import find_run
+    from fp8debug.storage import resolved
 
     terms = parse_fail_on(fail_on) if fail_on is not None else ()
     found = find_run(run_dir)
+    path = run_dir or shown_path(found.path)
+    file = None if html is None else HtmlFile.from_option(html, [resolved(found.path).name], found)
 
     from fp8debug.analysis.report import build_report
     from fp8debug.analysis.run import open_run
+    from fp8debug.cli.report_page import PAGE_TOP, report_page
 
-    with open_run(
+    opened = partial(
+        open_run,
         found.path,
         thresholds=chosen.thresholds,
         memory_limit=memory_limit,
         threads=_threads(found),
-        scope=scope,
         engine=engine,
-    ) as run:
-        built = build_report(run, scope=scope, top=top if as_json else top or DEFAULT_TOP, rules=chosen.rules())
+    )
+    n_entries = top if as_json else top or (DEFAULT_TOP if file is None else PAGE_TOP)
+    with opened(scope=scope) as run:
+        built = build_report(run, scope=scope, top=n_entries, rules=chosen.rules())
         outcome = evaluate(terms, fail_on, built, run) if fail_on is not None else None
-    if as_json:
+        page = None if file is None else report_page(run, built, opened, run_path=path)
+    if file is not None and page is not None:
+        file.write(page)
+    elif as_json:
         from fp8debug.cli.render.json import report_json
 
         sys.stdout.write(report_json(built, outcome))
     else:
         from fp8debug.cli.render.stream import looks_of, write_stdout
         from fp8debug.cli.render.terminal import render_report
-        from fp8debug.cli.render.wording import shown_path
 
-        path = run_dir or shown_path(found.path)
         write_stdout(render_report(built, looks_of(sys.stdout), run_path=path, with_remedies=with_remedies))
     if outcome is None or not outcome.hit:
         return False

@@ -1,0 +1,93 @@
+"""What `fp8debug report --html` shows beside the report: the page's data, a what-if on some steps, a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from fp8debug.errors import Fp8DebugError
+
+if TYPE_CHECKING:
+    from fp8debug.analysis.report import Report
+    from fp8debug.analysis.run import Run
+    from fp8debug.analysis.whatif import WhatIf
+    from fp8debug.cli.render.plan import Planned
+
+Reopen = Callable[[], AbstractContextManager["Run"]]
+
+PAGE_TOP = 25
+MOST_WHATIF_RECORDS = 1200
+"""A what-if reads thousands of rows a record; more of them change its sums little."""
+
+_COUNTED = """
+select step, count(*) as n
+from tensors
+semi join (select segment, rank, seq from stored.histograms where counted = 'high') using (segment, rank, seq)
+where sampled and is_judged_pass(pass)
+group by step
+order by step
+"""
+
+
+def report_page(run: Run, report: Report, reopen: Reopen, *, run_path: str) -> str:
+    """The page of a run as text.
+
+    Args:
+        run: open, at the scope of the report.
+        report: what the page says.
+        reopen: opens the whole run, whose histories are whole.
+        run_path: how the commands on the page name the run.
+    """
+    from fp8debug.analysis.page.build import build_page
+    from fp8debug.cli.render.html.report import Answered, report_html
+
+    answer, no_whatif, notes = _whatif(run, report, reopen)
+    planned, no_plan = _planned(run)
+    text = planned.export.text if planned is not None and planned.export.plan.entries else None
+    page = build_page(run, report, plan_text=text, whatif=answer)
+    return report_html(page, Answered(planned, no_plan, no_whatif, notes), run_path=run_path)
+
+
+def _whatif(run: Run, report: Report, reopen: Reopen) -> tuple[WhatIf | None, str, tuple[str, ...]]:
+    """The answer, or why there is none, and what was left out of it."""
+    from fp8debug.analysis.whatif import default_recipes, whatif
+
+    counts = run.sql(_COUNTED).fetchall()
+    if not counts:
+        return None, "No values were counted, so nothing can be worked out from them. `--every` decides how often.", ()
+    steps = chosen_steps(counts)
+    ranges = [(step, step) for step in steps]
+    scope = report.scope
+    try:
+        with reopen() as whole:
+            answer = whatif(whole, default_recipes(whole), layer=scope.layer or None, steps=ranges, per_layer=False)
+    except Fp8DebugError as error:
+        return None, _sentence(error), ()
+    if len(steps) == len(counts):
+        return answer, "", ()
+    note = f"What other recipes would do is worked out from {len(steps)} of {len(counts):,} steps with counted values"
+    return answer, "", (f"{note}: {', '.join(map(str, steps))}",)
+
+
+def chosen_steps(counts: list[tuple[int, int]]) -> list[int]:
+    """Steps spread evenly over those of (step, number of records), the last always, with not too many records."""
+    most = max(n for _, n in counts)
+    n_steps = min(len(counts), max(1, MOST_WHATIF_RECORDS // most))
+    places = [len(counts) - 1 - round(i * (len(counts) - 1) / max(1, n_steps - 1)) for i in range(n_steps)]
+    return sorted({counts[place][0] for place in places})
+
+
+def _planned(run: Run) -> tuple[Planned | None, str]:
+    """The plan as `fp8debug plan` makes it, or why there is none."""
+    from fp8debug.cli.planning import Wish, planned_for
+
+    try:
+        return planned_for(run, Wish("fp8debug", None, None, None, False, "te", None)), ""
+    except Fp8DebugError as error:
+        return None, _sentence(error)
+
+
+def _sentence(error: Fp8DebugError) -> str:
+    text = " ".join(str(error).split())
+    return text[:1].upper() + text[1:]
