@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fp8debug.analysis.diagnosis import RuleBook
 from fp8debug.analysis.page.columns import bounds, columns_note, in_spans, on_axes, span_of
 from fp8debug.analysis.page.layers import shown_layers, told_operands
 from fp8debug.analysis.page.metrics import JUDGED_FORMATS, metrics_of
@@ -30,6 +31,7 @@ def build_page(
     *,
     plan_text: str | None = None,
     whatif: WhatIf | None = None,
+    rules: RuleBook | None = None,
     max_columns: int = MAX_COLUMNS,
     max_layers: int = MAX_LAYERS,
 ) -> ReportPage:
@@ -40,6 +42,7 @@ def build_page(
         report: of that run.
         plan_text: the fallback plan; None: nothing to change.
         whatif: recipes side by side; None: they could not be compared.
+        rules: what the findings of the report come from; None: the rules as they are shipped.
         max_columns: columns of steps; where there are more steps, neighbours share one, and their worst value is shown.
         max_layers: layers; where there are more, those with findings and candidates come first, then the worst.
     """
@@ -52,7 +55,7 @@ def build_page(
         formats=_ranges({*JUDGED_FORMATS[:2], *(one for fmt in formats if fmt for one in fmt.split(" x "))}),
         whatif=whatif,
         plan=plan_text,
-        queries=queries(run, report, shown, whatif),
+        queries=queries(report, shown, whatif, rules),
     )
 
 

@@ -9,7 +9,6 @@ from fp8debug.analysis.diagnosis import RuleBook, load_rules
 from fp8debug.analysis.diagnosis.rule import Rule
 from fp8debug.analysis.page.records import PageRun, Query
 from fp8debug.analysis.report import Report
-from fp8debug.analysis.run import Run
 from fp8debug.analysis.whatif import WhatIf
 
 _WHATIF = """
@@ -21,14 +20,11 @@ order by sqnr_db
 _PARAMETER = re.compile(r"\$(\w+)")
 
 
-def queries(
-    run: Run, report: Report, shown: PageRun, whatif: WhatIf | None, rules: RuleBook | None = None
-) -> tuple[Query, ...]:
+def queries(report: Report, shown: PageRun, whatif: WhatIf | None, rules: RuleBook | None = None) -> tuple[Query, ...]:
     """The queries of all sections but those that planes and distributions carry themselves.
 
     Args:
-        run: an open run.
-        report: of that run.
+        report: of the run.
         shown: the run as the page shows it.
         whatif: recipes side by side, where they are shown.
         rules: what the report's findings come from; None: the rules as they are shipped.

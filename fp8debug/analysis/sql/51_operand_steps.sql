@@ -1,5 +1,6 @@
 -- How an operand fared in one step under a recipe: the worst over its records of all micro-batches, calls and ranks.
 -- Evaluation and recomputed passes are left out. Errors are of sampled steps, the scale gap of all that have one.
+-- Of recipes that scale blocks, the worse of the two orientations.
 -- amax: largest magnitude of the finite elements
 -- underflow: share of the non-zero values that become zero: the largest
 -- overflow: share of the elements beyond the largest finite value of the format: the largest
@@ -8,7 +9,7 @@
 -- exact: true when quantisation changed nothing in any of them
 -- gain: factor by which the values come back: the one farthest from 1
 -- scale_gap_bits: log2(scale / current_scale): the largest where that clips (> 0), else the smallest
--- scale: scale in force at the record with the largest amax
+-- scale: scale in force at the record with the largest amax; NULL where it has several
 -- current_scale: scale that current scaling would give that record
 -- healthy_sqnr_db: SQNR of bell-shaped tensors at a perfect scale in this format
 create or replace view operand_steps as
@@ -20,6 +21,10 @@ with seen as (
     union all by name
     select layer, tensor, recipe, fmt, alternate, step, amax, scale_gap_bits, scale, current_scale
     from scale_gaps
+    where is_judged_pass(pass)
+    union all by name
+    select layer, tensor, recipe, fmt, alternate, step, amax, underflow, overflow, sqnr_db, exact, gain
+    from block_errors
     where is_judged_pass(pass)
 )
 select
