@@ -14,6 +14,7 @@ from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import escape, named_columns
 
 COMPARE_VERSION = 1
+RUNS_HEADER = ("run", "verdict", "gap", "%", "trend", "spikes", "gate")
 
 
 def compare_json(found: Comparison) -> str:
@@ -46,20 +47,28 @@ def _head(found: Comparison, looks: Looks) -> Iterator[str]:
 
 def _side_by_side(pairs: Sequence[Pair], looks: Looks) -> Iterator[str]:
     yield looks.bold("RUNS")
-    rows = [("  run", "verdict", "gap", "%", "trend", "spikes", "gate")]
-    rows += [
-        (f"  {escape(pair.run.name)}", pair.verdict.word.replace("_", " "), signed(pair.gap.absolute),
+    rows = [(f"  {run}", *cells) for run, *cells in (RUNS_HEADER, *run_rows(pairs))]
+    yield from named_columns(rows, looks.width, right=(False, False, True, True, False, True))
+
+
+def run_rows(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
+    """Cells under `RUNS_HEADER`, one row a run."""
+    return [
+        (escape(pair.run.name), pair.verdict.word.replace("_", " "), signed(pair.gap.absolute),
          percent(pair.gap.relative), pair.gap.trend, str(len(pair.signals.own)),
          pair.gate.outcome.upper() if pair.gate else "-")
         for pair in pairs
     ]  # fmt: skip
-    yield from named_columns(rows, looks.width, right=(False, False, True, True, False, True))
 
 
 def _next(found: Comparison, looks: Looks) -> Iterator[str]:
+    commands = next_reports(found)
+    if commands:
+        yield looks.bold("NEXT")
+        yield from (f"  {command}" for command in commands)
+
+
+def next_reports(found: Comparison) -> list[str]:
+    """Commands that look into the runs in which something shows."""
     runs = [pair for pair in found.pairs if pair.run.kind == "run" and pair.verdict.word not in ("none", "transient")]
-    if not runs:
-        return
-    yield looks.bold("NEXT")
-    for pair in runs:
-        yield f"  fp8debug report {shlex.quote(pair.run.name)}"
+    return [f"fp8debug report {shlex.quote(pair.run.name)}" for pair in runs]

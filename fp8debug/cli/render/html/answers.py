@@ -33,7 +33,8 @@ from fp8debug.cli.render.whatif import whatif_facts
 from fp8debug.cli.render.whatif_figures import figures
 from fp8debug.cli.render.wording import with_full_stop
 
-_ENDINGS = {"fp8debug": "toml", "torchtitan": "toml", "te": "yaml", "megatron": "yaml", "torchao": "json"}
+_ENDINGS = {"fp8debug": "toml", "torchtitan": "toml", "te": "yaml", "megatron": "yaml"}
+_MODULE = "py"
 
 
 def whatif_body(answer: WhatIf | None, why_not: str, run_path: str) -> Markup:
@@ -108,7 +109,7 @@ def plan_body(planned: Planned | None, why_not: str, run_path: str) -> Markup:
     if not planned.export.plan.entries:
         return joined(said)
     run = shlex.quote(run_path)
-    commands = [f"fp8debug plan {run} --for {target} -o plan.{_ENDINGS.get(target, 'txt')}" for target in TARGETS]
+    commands = [f"fp8debug plan {run} --for {target} -o plan.{_ENDINGS.get(target, _MODULE)}" for target in TARGETS]
     return joined(
         [
             *said,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from fp8debug import __version__
 from fp8debug.analysis.page.columns import merge_columns
 from fp8debug.analysis.page.records import Metric, PageRun
@@ -87,12 +89,17 @@ def _resolution(metric: Metric, step: float) -> str:
     if metric.is_log2:
         return f"{100 * (2**step - 1):.2g} % of the value"
     if metric.unit == "share":
-        return f"{100 * step:.2g} %"
-    return f"{step:.2g} {metric.unit}".rstrip()
+        return f"{_plain(100 * step)} %"
+    return f"{_plain(step)} {metric.unit}".rstrip()
+
+
+def _plain(value: float) -> str:
+    """Two digits, never with an exponent."""
+    return np.format_float_positional(value, precision=2, fractional=False, trim="-")
 
 
 def _page(document: Document, drawn: str, stored: Sequence[str]) -> str:
-    notes = Section("notes", "What was left out", notes_body([*document.notes, *stored]))
+    notes = Section("notes", "What was left out or rounded", notes_body([*document.notes, *stored]))
     sections = [section for section in (*document.sections, notes) if section.body]
     script, style = scripts(), styles()
     head = element(

@@ -51,7 +51,7 @@ def findings_body(report: Report, cells: Cells) -> Markup:
 def _in_full(place: int, finding: Finding, remedies: Sequence[Remedy], cells: Cells) -> Markup:
     facts = [
         ("where", text(where(finding))),
-        ("see", _places(finding, cells)),
+        ("show", _places(finding, cells)),
         ("since", text(since(finding))),
         ("evidence", _evidence(finding.evidence)),
         ("sure", prose(how_sure(finding))),
@@ -63,12 +63,11 @@ def _in_full(place: int, finding: Finding, remedies: Sequence[Remedy], cells: Ce
 
 
 def _in_short(place: int, finding: Finding, cells: Cells) -> Markup:
-    needs = f"to know: {finding.needs}" if finding.needs else ""
     facts = [
         ("where", text(where(finding))),
-        ("see", _places(finding, cells)),
+        ("show", _places(finding, cells)),
         ("since", text(since(finding))),
-        ("needs", prose(needs)),
+        ("to know", prose(finding.needs or "")),
         ("more", _more(finding)),
     ]
     return _article(place, finding, terms(facts))
@@ -78,7 +77,7 @@ def _article(place: int, finding: Finding, facts: Markup) -> Markup:
     heading = element(
         "h3",
         element("span", text(finding.severity), class_="severity"),
-        Markup(" "),
+        element("span", text(": "), class_="hidden"),
         prose(with_full_stop(finding.message)),
     )
     return element("article", heading, facts, class_=f"finding {finding.severity}", id=f"finding-{place}")
