@@ -51,7 +51,7 @@
     queries = app.el("div", {});
     live = app.el("div", { class: "hidden", "aria-live": "polite", id: "announce" });
     const help = "Arrows move from cell to cell, Enter opens the layer, + and - zoom, 0 shows all. Drag over cells to zoom into them.";
-    const hint = app.el("p", { class: "note keys", id: "heatmap-help" }, help);
+    const hint = app.el("p", { class: "note keys", id: "heatmap-keys" }, help);
     mount.replaceChildren(buildControls(), meaning, legend, grid, hint, note, queries, live);
   };
 
@@ -59,7 +59,7 @@
     const list = app.el("ul", { class: "legend" });
     const used = new Set(field.at);
     field.entries.forEach((entry, i) => {
-      if (entry.isRare && !used.has(i)) return;
+      if (entry.isRare && !used.has(i)) return; // said only where there is one
       const swatch = app.el("span", { class: "swatch" }, entry.isRare ? "×" : "");
       swatch.style.background = app.colour(entry.colour);
       list.append(app.el("li", {}, swatch, app.el("span", {}, app.el("b", {}, entry.range), ` ${entry.word}`)));

@@ -18,6 +18,7 @@
     const whole = new Uint8Array(await new Response(packed).arrayBuffer());
     const nWords = new DataView(whole.buffer).getUint32(0, true);
     const page = JSON.parse(new TextDecoder().decode(whole.subarray(4, 4 + nWords)));
+    for (const metric of page.metrics) if (!metric.bands.length) metric.bands = [{ below: null, severity: 0, side: 0, word: "" }];
     page.bytes = whole.subarray(4 + nWords);
     return page;
   };

@@ -21,7 +21,7 @@
     if (d.scale && format) said.push(`The scale ${app.digits(d.scale, 4)} lets ${d.fmt} hold up to ${app.digits(format.largest / d.scale, 4)}.`);
     if (d.current_scale && d.scale && d.current_scale !== d.scale) said.push(`Current scaling would have ${app.digits(d.current_scale, 4)}.`);
     if (d.approx) said.push(`Counted after rounding to ${d.approx.toUpperCase()}.`);
-    return said.join(" ");
+    return said.join(" ").replace(/e-(\d)/g, "e\u2060-\u2060$1"); // no line ends within a number
   };
 
   const extent = (d, formats) => {
@@ -62,7 +62,8 @@
       this.canvas.style.height = `${height}px`;
       [this.low, this.high] = extent(d, formats);
       this.inner = width - LEFT - RIGHT;
-      this.top = ROW * formats.length + 8;
+      const limits = this.limits();
+      this.top = ROW * formats.length + 8 + 14 * (limits.length ? Math.max(...limits.map((limit) => limit.line)) + 1 : 0);
       this.bottom = height - BOTTOM;
       const most = Math.max(1, ...d.before, ...d.after);
       this.most = wanted.isLinear ? most * 1.05 : Math.ceil(Math.log10(most) + 0.02);
@@ -75,6 +76,10 @@
       this.drawCounts(ink);
       this.drawBars(ink);
       formats.forEach((format, row) => this.drawFormat(ink, format, row));
+      ink.fillStyle = app.colour("ink");
+      ink.textAlign = "left";
+      ink.textBaseline = "top";
+      for (const limit of limits) ink.fillText(limit.text, limit.left, ROW * formats.length + 6 + 14 * limit.line);
       this.drawOctaves(ink, width, height);
     }
 
@@ -111,7 +116,7 @@
         ink.fillStyle = app.colour("line");
         ink.fillRect(LEFT, y, this.inner, 1);
         ink.fillStyle = app.colour("soft");
-        ink.fillText(count >= 1e4 ? app.digits(count, 2).replace(/,000,000$/, " M").replace(/,000$/, " k") : app.count(Math.round(count)), LEFT - 6, y);
+        ink.fillText(count >= 1e3 ? app.digits(count, 2).replace(/,000,000$/, " M").replace(/,000$/, " k") : app.count(Math.round(count)), LEFT - 6, y);
       });
     }
 
@@ -166,7 +171,7 @@
         ink.stroke();
       }
       ink.setLineDash([]);
-      return this.drawLimits(ink, format, [a, b, c]);
+      return null;
     }
 
     /** Arrows where a format goes on beyond the plot. */
@@ -182,25 +187,22 @@
       }
     }
 
-    drawLimits(ink, format, [a, b, c]) {
-      const scale = this.d.scale || 1;
-      const names = [
-        [a, `smallest ${app.digits(format.smallest_subnormal / scale, 3)}`],
-        [b, `normal from ${app.digits(format.smallest_normal / scale, 3)}`],
-        [c, `largest ${app.digits(format.largest / scale, 4)}`],
-      ];
-      ink.textBaseline = "top";
-      names.forEach(([x, text], i) => {
+    /** The limits of the format in use in words, each on the first line where it does not meet another. */
+    limits() {
+      const format = app.page.formats.find((each) => each.name === this.d.fmt);
+      if (!format) return [];
+      const ink = this.canvas.getContext("2d");
+      ink.font = "11px system-ui, sans-serif";
+      const ends = [];
+      return [["smallest", format.smallest_subnormal], ["normal from", format.smallest_normal], ["largest", format.largest]].map(([name, limit]) => {
+        const value = limit / (this.d.scale || 1);
+        const text = `${name} ${app.digits(value, 4)}`;
         const width = ink.measureText(text).width;
-        const isRight = i === 2 || x + width + 6 > LEFT + this.inner;
-        const left = isRight ? x - width - 4 : x + 4;
-        ink.fillStyle = app.colour("paper");
-        ink.globalAlpha = 0.75;
-        ink.fillRect(left - 1, this.top + 1 + i * 14, width + 2, 14);
-        ink.globalAlpha = 1;
-        ink.fillStyle = app.colour("ink");
-        ink.textAlign = "left";
-        ink.fillText(text, left, this.top + 2 + i * 14);
+        const left = Math.max(LEFT, Math.min(LEFT + this.inner - width, this.x(Math.log2(value)) - width / 2));
+        let line = ends.findIndex((end) => end + 10 < left);
+        if (line < 0) line = ends.length;
+        ends[line] = left + width;
+        return { text, left, line };
       });
     }
 

@@ -13,7 +13,11 @@
 
   app.bandOf = (metric, value) => (Number.isNaN(value) ? null : metric.bands[app.bandIndex(metric, value)]);
 
+  const NOTHING_BELOW = 1e-30; // a bound that only zero is under
+
   const range = (metric, below, from) => {
+    if (from === undefined && below !== null && (below < NOTHING_BELOW || (metric.unit === "elements" && below === 1)) && below > 0) return "0";
+    if (from < NOTHING_BELOW && from > 0) return `up to ${app.sayBound(metric, below)}`;
     if (below === null || below === undefined) return from === undefined ? "any" : `≥ ${app.sayBound(metric, from)}`;
     if (from === undefined) return `< ${app.sayBound(metric, below)}`;
     return `${app.sayBound(metric, from)} to ${app.sayBound(metric, below)}`;
@@ -23,7 +27,7 @@
     const entries = metric.bands.map((band, i) => ({
       colour: app.bandColour(metric, band),
       range: range(metric, band.below, i ? metric.bands[i - 1].below : undefined),
-      word: band.word,
+      word: app.isNeutral(metric) && metric.bands.length > 1 ? "" : band.word, // a scale says nothing but its ranges
       severity: app.isNeutral(metric) ? i : band.severity,
     }));
     if (metric.unit !== "dB") entries.push({ colour: "infinite", range: "NaN or Inf", word: "not finite", severity: 99, isRare: true });
@@ -61,7 +65,7 @@
     const side = (name, word) =>
       bounds.map((bound, i) => ({
         colour: `${name}-${i + 1}`,
-        range: i + 1 < bounds.length ? `by ${say(bound)} to ${say(bounds[i + 1])}` : `by ${say(bound)} or more`,
+        range: i + 1 < bounds.length ? `${say(bound)} to ${say(bounds[i + 1])}` : `${say(bound)} or more`,
         word,
         severity: i + 1,
       }));

@@ -15,9 +15,10 @@
     constructor(title, run) {
       this.title = title;
       this.run = run;
+      this.start = app.commonStart(run.layers);
       this.canvas = app.el("canvas", {
         class: "heatmap", tabindex: "0", role: "application", "aria-roledescription": "heatmap",
-        "aria-describedby": "heatmap-help", "data-run": title || run.name,
+        "aria-describedby": "heatmap-help heatmap-keys", "data-run": title || run.name,
       });
       this.space = app.el("div", { class: "space" }, this.canvas);
       this.scroller = app.el("div", { class: "scroller" }, this.space);
@@ -144,7 +145,7 @@
         const y = (i + 0.5) * this.rowHeight - this.scrollY;
         if (y < 4 || y > this.plotHeight - 4) continue;
         context.fillStyle = app.colour(isMarked ? "ink" : "soft");
-        context.fillText(app.elide(context, this.run.layers[rows[i]], this.gutter - 10), this.gutter - 7, y);
+        context.fillText(app.elide(context, this.run.layers[rows[i]], this.gutter - 10, this.start), this.gutter - 7, y);
       }
     }
 

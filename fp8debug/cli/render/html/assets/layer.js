@@ -8,21 +8,36 @@
 
   const several = () => app.page.runs.length > 1;
 
-  const look = (runIndex, index) =>
-    several() ? { colour: COLOURS[runIndex % 6], dash: DASHES[index % 4] } : { colour: COLOURS[index % 6], dash: DASHES[Math.floor(index / 6) % 4] };
+  /** Colour and dash of a plane, the same in all charts: of its recipe, or its GEMM, or its run where there are several. */
+  const look = (run, plane) => {
+    const recipes = app.unique(app.page.runs.flatMap((each) => each.planes.filter((one) => one.recipe && !app.GEMMS[one.operand]).map(app.recipeKey)));
+    const gemm = Object.keys(app.GEMMS).indexOf(plane.operand);
+    const recipe = Math.max(0, gemm < 0 ? recipes.indexOf(app.recipeKey(plane)) : recipes.findIndex((key) => key.split("|")[0] === plane.recipe));
+    if (several()) return { colour: COLOURS[app.page.runs.indexOf(run) % 6], dash: DASHES[(gemm < 0 ? recipe : gemm) % 4] };
+    if (gemm >= 0) return { colour: COLOURS[gemm], dash: DASHES[recipe % 4] };
+    return plane.recipe ? { colour: COLOURS[recipe % 6], dash: DASHES[Math.floor(recipe / 6) % 4] } : { colour: "soft" };
+  };
 
   const label = (run, ...parts) => [several() ? run.name : "", ...parts].filter(Boolean).join(" ");
+
+  /** The recipe whose GEMMs are drawn: all of them would be too many lines. */
+  const gemmRecipe = (metric) => {
+    const recipes = app.unique(app.planesOf(metric.name).map((plane) => plane.recipe));
+    return [app.state.recipe.split("|")[0], "delayed", ...recipes].find((recipe) => recipes.includes(recipe));
+  };
 
   /** Lines of a metric for a layer: its own tensor, or every GEMM of the layer. */
   const linesOf = (metric, tensor, row) => {
     const lines = [];
-    app.page.runs.forEach((run, runIndex) => {
-      const planes = run.planes.filter((plane) => plane.metric === metric.name && (plane.operand === tensor || app.GEMMS[plane.operand]));
-      planes.forEach((plane, index) => {
+    app.page.runs.forEach((run) => {
+      const planes = run.planes.filter(
+        (plane) => plane.metric === metric.name && (plane.operand === tensor || (app.GEMMS[plane.operand] && plane.recipe === gemmRecipe(metric))),
+      );
+      planes.forEach((plane) => {
         const values = app.row(run, plane, row);
         if (!values.some((value) => !Number.isNaN(value))) return;
         const name = label(run, plane.operand === tensor ? "" : plane.operand, app.recipeName(plane)) || metric.title;
-        lines.push({ label: name, values, plane, run, ...look(runIndex, index) });
+        lines.push({ label: name, values, plane, run, ...look(run, plane) });
       });
     });
     return lines;
@@ -37,17 +52,17 @@
     const gap = gapMetric();
     if (!gap) return lines;
     const limits = [];
-    app.page.runs.forEach((run, runIndex) => {
+    app.page.runs.forEach((run) => {
       const amax = lines.find((line) => line.run === run);
       if (!amax) return;
-      amax.label = label(run, "largest magnitude, all of which current scaling holds");
+      amax.label = label(run, "largest magnitude; current scaling holds all of it");
       const gaps = run.planes.filter((plane) => plane.metric === gap.name && plane.operand === tensor && plane.recipe !== "current");
-      gaps.forEach((plane, index) => {
+      gaps.forEach((plane) => {
         const bits = app.row(run, plane, row);
         const values = amax.values.map((value, i) => value - bits[i]);
         if (!values.some(Number.isFinite)) return;
         const name = app.recipeName(plane);
-        limits.push({ label: label(run, `${name} holds up to`), values, plane, run, ...look(runIndex, index + 1) });
+        limits.push({ label: label(run, `${name} holds up to`), values, plane, run, ...look(run, plane), dash: several() ? [6, 3] : undefined });
         const clipped = amax.values.map((value, i) => (bits[i] > 0 ? value : NaN));
         if (clipped.some(Number.isFinite)) limits.push({ label: label(run, `beyond what ${name} holds`), values: clipped, plane, run, colour: "warm-3", isDots: true });
       });
@@ -60,17 +75,12 @@
     return step === null || step === undefined ? [] : [{ from: step, to: step, colour: "choice", alpha: 0.5 }];
   };
 
-  /** The most telling of values: by band, then the largest (or the smallest where small is bad, or either for two sides). */
+  /** Where the worst of values stands, by the rule of the metric; above zero first where that means clipping. */
   const worstOf = (metric, values) => {
-    const severity = (value) => (metric.bands.length && !Number.isNaN(value) ? app.bandOf(metric, value).severity : 0);
-    const isTwoSided = metric.bands.some((band) => band.side < 0) && metric.bands.some((band) => band.side > 0);
-    const isLowBad = metric.bands.length > 1 && metric.bands[0].severity > metric.bands[metric.bands.length - 1].severity;
-    const size = (value) => (isTwoSided && !metric.is_log2 ? Math.abs(value) : isLowBad ? -value : value);
+    const sign = metric.worst === "smallest" || (metric.worst === "clipping_first" && !values.some((value) => value > 0)) ? -1 : 1;
     let best = -1;
     values.forEach((value, i) => {
-      if (Number.isNaN(value)) return;
-      const isWorse = best < 0 || severity(value) > severity(values[best]) || (severity(value) === severity(values[best]) && size(value) > size(values[best]));
-      if (isWorse) best = i;
+      if (!Number.isNaN(value) && (best < 0 || sign * value > sign * values[best])) best = i;
     });
     return best;
   };
@@ -134,18 +144,26 @@
     for (const metric of metrics) {
       const lines = isAmax(metric) ? amaxLines(metric, tensor, row) : linesOf(metric, tensor, row);
       if (!lines.length) {
-        if (app.planesOf(metric.name, tensor).length) missing.push(metric.title);
+        if (app.planesOf(metric.name, tensor).length) missing.push(`${metric.title}: nothing recorded`);
+        continue;
+      }
+      rows.push(...lines.filter((line) => line.plane.metric === metric.name && !line.isDots).map((line) => ({ metric: app.metricOf(line.plane), line, run: line.run })));
+      if (!lines.some((line) => line.values.some(Number.isFinite))) {
+        const known = lines.flatMap((line) => line.values).find((value) => !Number.isNaN(value));
+        missing.push(`${metric.title}: ${app.say(metric, known)} throughout`);
         continue;
       }
       const ways = lines.map((line) => app.metricOf(line.plane));
       const isOne = !isAmax(metric) && ways.every((way) => JSON.stringify(way.bands) === JSON.stringify(ways[0].bands));
       const bands = { ...metric, bands: isOne ? ways[0].bands : [] }; // lines of several formats have no common bands
-      const figure = app.plot(charts, { title: metric.title, caption: metric.meaning, xs, lines, metric: bands, marks: stepMark(), group: "layer" });
+      const isGemm = lines.every((line) => app.GEMMS[line.plane.operand]);
+      const nRecipes = app.unique(app.planesOf(metric.name).map((plane) => plane.recipe)).length;
+      const said = isGemm && nRecipes > 1 ? `${metric.meaning} Under ${gemmRecipe(metric)}, as chosen at the heatmap.` : metric.meaning;
+      const figure = app.plot(charts, { title: metric.title, caption: said, xs, lines, metric: bands, marks: stepMark(), group: "layer" });
       const sql = app.sqlDetails(lines.map((line) => ({ title: line.label, sql: line.plane.sql })));
       if (sql) figure.append(sql);
-      rows.push(...lines.filter((line) => line.plane.metric === metric.name && !line.isDots).map((line) => ({ metric: app.metricOf(line.plane), line, run: line.run })));
     }
-    if (missing.length) charts.after(app.el("p", { class: "note" }, `Nothing recorded here of: ${missing.join(", ")}.`));
+    if (missing.length) charts.after(app.el("p", { class: "note" }, `Not drawn: ${missing.join("; ")}.`));
     for (const run of app.page.runs) app.showDistribution(spread, run, layer, tensor, step, several() ? run.name : "");
     if (rows.length) mount.append(table(rows));
     app.addCopyButtons(mount);

@@ -34,6 +34,7 @@
   /** Back to the heatmap. */
   app.closeLayer = () => {
     app.hideTooltip();
+    if (!app.panels.length) return;
     mounts.heatmap.scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "nearest" });
     app.panels[0].canvas.focus({ preventScroll: true });
   };
@@ -51,7 +52,7 @@
 
   const followAddress = (isFirst) => {
     const asked = app.readAddress();
-    if (!asked) return;
+    if (!asked || !app.panels.length) return;
     const operand = asked.tensor && app.tensorOf(app.state.operand) === asked.tensor ? app.state.operand : asked.tensor || app.state.operand;
     app.settle({
       operand,
@@ -72,16 +73,16 @@
   /** Where the page begins: the first finding's tensor, by the metric in which it is worst. */
   const begin = () => {
     const { page } = app;
-    const link = page.links.find((each) => app.indexOfLayer(each.layer) >= 0);
+    const link = page.links.find((each) => each.tensor && app.indexOfLayer(each.layer) >= 0);
     const first = page.runs.flatMap((run) => run.planes)[0];
-    app.settle({ metric: first ? first.metric : page.metrics[0].name, operand: link ? link.tensor : first.operand });
+    app.settle({ metric: first ? first.metric : page.metrics[0].name, operand: (link && link.tensor) || first.operand });
     if (!link) return;
     const run = page.runs[0];
     const row = app.indexOfLayer(link.layer);
     let worst = -1;
     for (const plane of run.planes.filter((each) => each.operand === link.tensor)) {
       const metric = app.metricOf(plane);
-      const most = Math.max(-1, ...app.row(run, plane, row).map((value) => (Number.isNaN(value) ? -1 : app.bandOf(metric, value).severity)));
+      const most = app.row(run, plane, row).reduce((sum, value) => sum + (Number.isNaN(value) ? 0 : app.bandOf(metric, value).severity ** 2), 0);
       if (most <= worst) continue;
       worst = most;
       app.settle({ metric: plane.metric, operand: plane.operand, recipe: app.recipeKey(plane) });
@@ -92,7 +93,7 @@
   /** Everything again: colours or sizes have changed. */
   app.redraw = () => {
     app.forgetColours();
-    app.showHeatmap();
+    if (app.panels.length) app.showHeatmap();
     app.resizePlots();
     app.redrawPlots();
     app.redrawDistributions();
@@ -103,7 +104,7 @@
     addEventListener("beforeprint", () => {
       document.documentElement.dataset.print = "";
       app.printWidth = 660;
-      for (const details of document.querySelectorAll("details:not([open])")) {
+      for (const details of document.querySelectorAll("details:not([open], .sql, .numbers, .more)")) {
         details.open = true;
         opened.push(details);
       }
@@ -149,6 +150,13 @@
     for (const mount of Object.values(mounts)) mount.replaceChildren(app.el("p", { class: "failed", role: "alert" }, text));
   };
 
+  const nothingToDraw = () => {
+    for (const name of ["heatmap", "layer"]) mounts[name].replaceChildren(app.el("p", { class: "note" }, "Nothing that could be drawn here was recorded."));
+    follow();
+    rest();
+    document.documentElement.dataset.ready = "1";
+  };
+
   const start = async () => {
     for (const name of ["heatmap", "layer", "training"]) mounts[name] = document.getElementById(name) || app.el("div", {});
     try {
@@ -158,7 +166,7 @@
       const text = document.getElementById("fp8debug-data");
       app.page = await app.decode(text.textContent);
       text.textContent = "";
-      if (!app.page.runs.some((run) => run.planes.length)) throw new Error("the run holds nothing to draw");
+      if (!app.page.runs.some((run) => run.planes.length)) return nothingToDraw();
       app.view.rows = [...app.page.runs[0].layers.keys()];
       app.startTooltip();
       app.buildHeatmap(mounts.heatmap);

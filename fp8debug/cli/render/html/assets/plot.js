@@ -12,32 +12,54 @@
 
   const rangeOf = (metric) => (plot, low, high) => {
     if (low === null || low === undefined) return [0, 1];
-    if (metric.unit === "share") return [0, high > 0 ? high * 1.08 : (metric.bands[0] || {}).below || 0.01];
+    if (metric.unit === "share") return [0, high > 0 ? high * 1.08 : (metric.bands.find((band) => band.below > 1e-9) || { below: 0.01 }).below];
     const room = Math.max((high - low) * 0.08, metric.is_log2 ? 0.5 : Math.abs(high) * 0.01, 1e-12);
     return [metric.is_log2 || metric.unit || low < 0 ? low - room : Math.max(0, low - room), high + room];
   };
 
+  /** The bands that are in view, with their bounds. */
+  const bandsInView = (plot, metric) => {
+    const { min, max } = plot.scales.y;
+    let from = min;
+    const seen = [];
+    for (const band of app.isNeutral(metric) ? [] : metric.bands) {
+      const to = Math.min(max, band.below === null ? Infinity : place(metric, band.below));
+      if (!(to > from)) continue;
+      seen.push({ band, top: plot.valToPos(to, "y", true), bottom: plot.valToPos(from, "y", true) });
+      from = to;
+    }
+    return seen;
+  };
+
   const drawBands = (metric) => (plot) => {
     const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.globalAlpha = 0.15;
+    for (const { band, top, bottom } of bandsInView(plot, metric)) {
+      if (!band.severity) continue;
+      ctx.fillStyle = app.colour(app.bandColour(metric, band));
+      ctx.fillRect(bbox.left, top, bbox.width, bottom - top);
+    }
+    ctx.restore();
+  };
+
+  const drawWords = (metric) => (plot) => {
+    const { ctx, bbox } = plot;
     const scale = devicePixelRatio || 1;
-    if (app.isNeutral(metric)) return;
     ctx.save();
     ctx.font = `${11 * scale}px system-ui, sans-serif`;
     ctx.textAlign = "right";
     ctx.textBaseline = "top";
-    let from = plot.scales.y.min;
-    for (const band of metric.bands) {
-      const to = Math.min(plot.scales.y.max, band.below === null ? Infinity : place(metric, band.below));
-      if (to > from) {
-        const [top, bottom] = [plot.valToPos(to, "y", true), plot.valToPos(from, "y", true)];
-        ctx.globalAlpha = band.severity ? 0.15 : 0.001;
-        ctx.fillStyle = app.colour(app.bandColour(metric, band));
-        ctx.fillRect(bbox.left, top, bbox.width, bottom - top);
-        ctx.globalAlpha = 1;
-        ctx.fillStyle = app.colour("soft");
-        if (bottom - top > 18 * scale) ctx.fillText(band.word, bbox.left + bbox.width - 6 * scale, top + 4 * scale);
-        from = to;
-      }
+    for (const { band, top, bottom } of bandsInView(plot, metric)) {
+      if (bottom - top < 17 * scale) continue;
+      const width = ctx.measureText(band.word).width;
+      const right = bbox.left + bbox.width - 5 * scale;
+      ctx.globalAlpha = 0.72;
+      ctx.fillStyle = app.colour("paper");
+      ctx.fillRect(right - width - 3 * scale, top + 2 * scale, width + 6 * scale, 14 * scale);
+      ctx.globalAlpha = 1;
+      ctx.fillStyle = app.colour("soft");
+      ctx.fillText(band.word, right, top + 4 * scale);
     }
     ctx.restore();
   };
@@ -96,20 +118,21 @@
   app.plot = (host, { title, caption, xs, lines, metric, marks = [], group, onclick }) => {
     const shown = lines.map((line) => ({ ...line, values: finite(line.values) }));
     const area = app.el("div", { class: "plot" });
-    const figure = app.el("figure", { class: "chart" }, app.el("figcaption", {}, app.el("b", {}, title), caption ? ` ${caption}` : ""), area);
+    const figure = app.el("figure", { class: "chart" }, app.el("figcaption", {}, app.el("b", {}, ["dB", "bits"].includes(metric.unit) ? `${title}, ${metric.unit}` : title), caption ? ` ${caption}` : ""), area);
     host.append(figure);
     const options = {
       width: Math.max(220, app.printWidth ? app.printWidth / 2 - 12 : area.clientWidth),
       height: HEIGHT,
       scales: { x: { time: false }, y: { range: rangeOf(metric) } },
       axes: axes(metric),
-      series: [{ label: "Step" }, ...shown.map((line) => seriesOf(metric, line))],
+      series: [{ label: "Step", value: (plot, step) => (step === null || step === undefined ? "–" : `${step}`) }, ...shown.map((line) => seriesOf(metric, line))],
       cursor: { sync: { key: group, setSeries: false }, y: false, points: { size: 6 } },
       legend: { markers: { width: 2 } },
-      hooks: { drawClear: [drawBands(metric), drawMarks(marks)] },
+      hooks: { drawClear: [drawBands(metric), drawMarks(marks)], draw: [drawWords(metric)] },
     };
     const plot = new uPlot(options, [xs, ...shown.map((line) => line.values)], area);
     plot.area = area;
+    plot.lines = shown;
     plots.add(plot);
     if (onclick) plot.over.addEventListener("click", () => onclick(plot.posToVal(plot.cursor.left, "x"), (plot.scales.x.max - plot.scales.x.min) / 60));
     return figure;
@@ -131,5 +154,12 @@
     }
   };
 
-  app.redrawPlots = () => plots.forEach((plot) => plot.redraw(false));
+  app.redrawPlots = () => {
+    for (const plot of plots) {
+      plot.redraw(false);
+      plot.root.querySelectorAll(".u-series .u-marker").forEach((marker, i) => {
+        if (i) marker.style.borderColor = app.colour(plot.lines[i - 1].colour);
+      });
+    }
+  };
 })();

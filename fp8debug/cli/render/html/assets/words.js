@@ -41,6 +41,7 @@
   /** A bound of a band, which is a value, never its exponent. */
   app.sayBound = (metric, bound) => {
     const exponent = Math.log2(bound);
+    if (metric.unit === "elements") return app.count(bound);
     if (metric.is_log2 && Number.isInteger(exponent) && Math.abs(exponent) > 10) return app.power(exponent);
     return withUnit(bound, metric.unit, 3);
   };
@@ -61,8 +62,25 @@
 
   app.recipeName = (plane) => [plane.recipe, plane.fmt].filter(Boolean).join(" ");
 
-  /** A name that fits into `width`, cut in the middle. */
-  app.elide = (context, name, width) => {
+  /** The beginning that more than half of the names share, up to a dot. */
+  app.commonStart = (names) => {
+    let start = "";
+    for (;;) {
+      const counts = new Map();
+      for (const name of names) {
+        const dot = name.startsWith(start) ? name.indexOf(".", start.length) : -1;
+        if (dot >= 0) counts.set(name.slice(0, dot + 1), (counts.get(name.slice(0, dot + 1)) || 0) + 1);
+      }
+      const [next, n] = [...counts].sort((a, b) => b[1] - a[1])[0] || ["", 0];
+      if (n * 2 <= names.length) return start;
+      start = next;
+    }
+  };
+
+  /** A name that fits into `width`: without the beginning that most share, then cut in the middle. */
+  app.elide = (context, whole, width, start = "") => {
+    if (context.measureText(whole).width <= width) return whole;
+    const name = start && whole.startsWith(start) ? `…${whole.slice(start.length)}` : whole;
     if (context.measureText(name).width <= width) return name;
     let [low, high] = [1, name.length];
     const cut = (n) => `${name.slice(0, Math.floor(n / 3))}…${name.slice(name.length - Math.ceil((2 * n) / 3))}`;
