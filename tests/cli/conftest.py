@@ -98,6 +98,17 @@ def runs() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def pseudo_terminal() -> ModuleType:
+    """Programs in a terminal: `Terminal`, `Screen`."""
+    path = Path(__file__).resolve().parent.parent / "pseudo_terminal.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
 def shared(runs: ModuleType, synthetic_run: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the runs `faulty` and `healthy`, which tests only read."""
     folder = tmp_path_factory.mktemp("report").resolve()
