@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fp8debug.analysis.course import with_details
 from fp8debug.analysis.diagnosis import Finding, RuleBook, diagnose, load_rules
 from fp8debug.analysis.facts import Health, RunFacts, health, run_facts
+from fp8debug.analysis.given import Given, given
 from fp8debug.analysis.judged import Judged, judged, judged_operands
 from fp8debug.analysis.merge.facts import RankFacts, rank_facts
 from fp8debug.analysis.problems import Problem, problems
@@ -67,6 +68,8 @@ class Report:
     """None for a run of one rank."""
     remedies: tuple[Remedy, ...] = ()
     """For each candidate that is listed, the cheapest change that mends it."""
+    given: Given | None = None
+    """Numbers of another tool, in an imported run; None: the run was captured."""
 
     @property
     def untold_problems(self) -> tuple[Problem, ...]:
@@ -133,6 +136,7 @@ def build_report(
         thresholds=dict(run.thresholds),
         ranks=ranks,
         remedies=_remedies(run, shown_candidates),
+        given=given(run),
     )
 
 

@@ -15,7 +15,7 @@ from fp8debug.schema import TABLES
 
 LEFT_OUT = ("values", "wsample")
 """Tables of raw values."""
-_LARGE = ("tensors", "scales", "errors", "blocks", "channels", "gemms")
+_LARGE = ("tensors", "scales", "errors", "blocks", "channels", "gemms", "statistics")
 _SMALL = ("steps", "evals", "events")
 _TEXTS = {"events": ("message",), "tensors": ("status",), "evals": ("task",)}
 _WINDOWS = (None, 500, 100, 20, 5)

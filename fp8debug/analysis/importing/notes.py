@@ -110,15 +110,14 @@ def _gaps(tally: Tally) -> Iterator[Note]:
 
 
 def _floor(tally: Tally) -> Iterator[Note]:
-    for statistic in _HARMED:
-        found = [seen for _, seen in tally.kinds(statistic)]
-        n, n_at_floor = sum(seen.n for seen in found), sum(seen.n_at_floor for seen in found)
-        if n_at_floor:
-            yield Note(
-                "log_floor",
-                f"{n_at_floor:,} of {n:,} {statistic} values are printed as 0.0000: they are below 0.00005, which is "
-                "what four decimals can show, and need not be zero",
-            )
+    found = {statistic: _sum(seen for _, seen in tally.kinds(statistic)) for statistic in _HARMED}
+    harmed = [f"{seen.n_at_floor:,} of {seen.n:,} {name}" for name, seen in found.items() if seen.n_at_floor]
+    if harmed:
+        yield Note(
+            "log_floor",
+            f"{', '.join(harmed)} values are printed as 0.0000: they are below 0.00005, which is what four decimals "
+            "can show, and need not be zero",
+        )
 
 
 def _definitions(tally: Tally) -> Iterator[Note]:

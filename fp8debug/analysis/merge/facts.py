@@ -93,13 +93,12 @@ def rank_facts(run: Run) -> RankFacts | None:
     presence = run.presence
     if presence is None:
         return None
-    missing = tuple(rank for rank in range(presence.n_ranks) if rank not in presence.recorded)
     n_sharded, n_replicated, n_partial = run.sql(_PLACEMENTS).fetchall()[0]
     return RankFacts(
         n_ranks=presence.n_ranks,
         n_recorded=len(presence.recorded),
-        missing=missing,
-        notes=tuple(note.message for note in presence.notes if note.rank not in missing),
+        missing=presence.missing,
+        notes=tuple(note.message for note in presence.notes if note.rank not in presence.missing),
         n_sharded=n_sharded,
         n_replicated=n_replicated,
         n_partial=n_partial,

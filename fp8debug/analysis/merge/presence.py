@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import duckdb
@@ -38,6 +38,8 @@ class Presence:
     """Those that left records."""
     notes: tuple[RankNote, ...]
     """In order of ranks."""
+    missing: tuple[int, ...] = ()
+    """Those that left none and should have."""
 
     @property
     def are_several(self) -> bool:
@@ -57,14 +59,18 @@ def presence(
     said = {info.rank: info for info in ranks}
     is_running = liveness(run, manifest).status == "running"
     n_ranks = max([n_ranks, *(rank + 1 for rank in last)])
-    return Presence(n_ranks, tuple(last), tuple(_notes(n_ranks, last, said, is_running)) if last else ())
+    # Of an imported run somebody chose the ranks whose logs there are.
+    expected = last if "imported_from" in manifest.options else range(n_ranks)
+    notes = tuple(_notes(expected, last, said, is_running)) if last else ()
+    missing = tuple(rank for rank in expected if rank not in last)
+    return Presence(len(expected), tuple(last), notes, missing)
 
 
 def _notes(
-    n_ranks: int, last: Mapping[int, int | None], said: Mapping[int, RankInfo], is_running: bool
+    expected: Iterable[int], last: Mapping[int, int | None], said: Mapping[int, RankInfo], is_running: bool
 ) -> Iterator[RankNote]:
     newest = max((step for step in last.values() if step is not None), default=None)
-    for rank in range(n_ranks):
+    for rank in expected:
         step, info = last.get(rank), said.get(rank)
         if rank not in last:
             yield RankNote(rank, None, f"rank {rank} left no {'records' if info is not None else 'files'}{_why(info)}")

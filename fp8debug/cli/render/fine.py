@@ -32,14 +32,18 @@ def fine_sentences(report: Report) -> Iterator[str]:
     """What was looked at, what could not be judged, and what is typical."""
     health, judged = report.health, _judged(report)
     names = listed(report.run.tensors, "or")
-    yield f"An operand is one tensor ({names}) of one layer; {health.n_operands} were recorded."
+    recorded = "recorded" if report.given is None else "logged"
+    yield f"An operand is one tensor ({names}) of one layer; {health.n_operands} were {recorded}."
     yield from filter(None, map(_left_out, report.judged))
     if 0 < health.n_operands_sampled < health.n_operands:
         unsampled = count(health.n_operands - health.n_operands_sampled, "operand was", "operands were")
         text = "seen in no sampled step, so their errors are unknown: record with another `--every`, or with `--first`."
         yield f"{unsampled} {text}"
     yield from filter(None, (_typical(entry, report) for entry in judged[:1]))
-    if not (health.n_nan or health.n_inf):
+    if report.given is not None:
+        if not report.given.n_nonfinite:
+            yield "No logged number is NaN or infinite."
+    elif not (health.n_nan or health.n_inf):
         yield "No NaN and no Inf in any recorded tensor."
     if health.n_operands_all_zero:
         yield f"{count(health.n_operands_all_zero, 'operand')} held nothing but zeros all the time."

@@ -16,13 +16,15 @@ def report_json(report: Report, outcome: Outcome | None = None) -> str:
     """One JSON object and a newline.
 
     `report_version` rises when a key changes its meaning or goes; new keys may appear without. What is unknown, NaN or
-    infinite is null. `fail_on` is null unless a condition was given. Only a run of several ranks has `ranks`. Findings
+    infinite is null. `fail_on` is null unless a condition was given. Only a run of several ranks has `ranks`, only an imported one
+    `given`. Findings
     come first.
     """
     fields = asdict(report)
     del fields["findings"]
-    if report.ranks is None:
-        del fields["ranks"]
+    for name in ("ranks", "given"):
+        if fields[name] is None:
+            del fields[name]
     first = {key: fields.pop(key) for key in ("verdict", "n_findings", "n_errors", "n_warnings")}
     document = {
         "report_version": REPORT_VERSION,

@@ -9,6 +9,13 @@ from fp8debug.cli.render.wording import count, listed
 
 def what_is_missing(report: Report) -> str:
     """Why operands could not be judged, in a sentence or two."""
+    if report.given is not None:
+        return (
+            "The run was imported from debug logs of Transformer Engine. These have statistics with four decimals, but "
+            "neither the values nor the sums that errors follow from, so it cannot be told what FP8 costs an operand. "
+            "The rules that read logged numbers were asked. To judge operands record a few steps: `fp8debug attach "
+            "--first 20 ...`."
+        )
     if not report.health.n_operands_sampled:
         return (
             "No tensor was sampled, so nothing is known about its error in FP8. Only the scale gaps and the health of "

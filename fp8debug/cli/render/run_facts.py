@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp8debug.analysis.facts import Course, RunFacts
+from fp8debug.analysis.given import Given
 from fp8debug.analysis.merge.facts import RankFacts
 from fp8debug.analysis.report import Report
 from fp8debug.analysis.scope import Scope
@@ -31,6 +32,8 @@ def run_facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "name", escape(facts.name)
     yield "command", escape(facts.command) or "unknown"
     yield "status", _status(facts)
+    if report.given is not None:
+        yield "source", _source(report.given)
     yield "steps", _steps(facts)
     if facts.inference:
         yield "serves", "an inference run: a step is one forward, and evaluation passes are what is judged"
@@ -57,10 +60,16 @@ def _status(facts: RunFacts) -> str:
     return f"{text}; started {escape(facts.created_at.replace('T', ' ', 1))}"
 
 
+def _source(given: Given) -> str:
+    names = listed([escape(name) for name in given.statistics]) or "none"
+    return f"debug logs of Transformer Engine: {count(given.n_numbers, 'number')} as they were logged ({names})"
+
+
 def _steps(facts: RunFacts) -> str:
     if not facts.n_steps:
         return "none finished yet"
-    text = f"{facts.n_steps:,} ({facts.first_step} to {facts.last_step}), {facts.n_sampled_steps:,} of them sampled"
+    seen = "logged" if facts.status == "imported" else f"{facts.n_sampled_steps:,} of them sampled"
+    text = f"{facts.n_steps:,} ({facts.first_step} to {facts.last_step}), {seen}"
     if facts.n_skipped_steps:
         text += f"; the GradScaler skipped {facts.n_skipped_steps:,}"
     if facts.n_segments > 1:
@@ -125,7 +134,7 @@ def verdict_text(report: Report) -> str:
     ]
     found = listed(list(filter(None, counts))) or "nothing found"
     candidates = count(report.n_candidates, "candidate") if report.n_candidates else "no candidate"
-    text = f"{found}; {candidates} for BF16"
+    text = f"{found}; {candidates} for BF16" if report.given is None else f"{found}; no operand can be judged"
     if report.n_watch:
         text += f", {count(report.n_watch, 'operand')} to watch"
     if report.untold_problems:

@@ -17,6 +17,7 @@ RUN_STATUS = {
     "failed": "the script failed",
     "interrupted": "interrupted",
     "disabled": "fp8debug switched itself off before the end",
+    "imported": "imported from logs of another tool",
 }
 
 
