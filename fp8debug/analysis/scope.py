@@ -12,9 +12,9 @@ from fp8debug.analysis.parts import quote_text
 from fp8debug.errors import UsageError, nearest
 from fp8debug.rundir import Manifest
 
-_KEYED = ("tensors", "blocks", "channels", "gemms")
+_KEYED = ("tensors", "blocks", "channels", "gemms", "statistics")
 """Tables that are narrowed by layer and step; the other ones are only read beside `tensors`."""
-_BY_RECIPE = ("errors", "scales", "blocks", "channels", "gemms")
+_BY_RECIPE = ("errors", "scales", "blocks", "channels", "gemms", "statistics")
 
 
 @dataclass(frozen=True, slots=True)
