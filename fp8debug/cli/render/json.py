@@ -16,9 +16,8 @@ def report_json(report: Report, outcome: Outcome | None = None) -> str:
     """One JSON object and a newline.
 
     `report_version` rises when a key changes its meaning or goes; new keys may appear without. What is unknown, NaN or
-    infinite is null. `fail_on` is null unless a condition was given. Only a run of several ranks has `ranks`, only an imported one
-    `given`. Findings
-    come first.
+    infinite is null. `fail_on` is null unless a condition was given. Only a run of several ranks has `ranks`, only an
+    imported one `given`. Findings come first.
     """
     fields = asdict(report)
     del fields["findings"]
