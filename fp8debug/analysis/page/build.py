@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from fp8debug.analysis.diagnosis import RuleBook
-from fp8debug.analysis.page.columns import bounds, columns_note, in_spans, on_axes, span_of
+from fp8debug.analysis.page.align import aligned, merged_order
+from fp8debug.analysis.page.columns import bounds, columns_note, span_of
 from fp8debug.analysis.page.layers import shown_layers, told_operands
 from fp8debug.analysis.page.metrics import JUDGED_FORMATS, metrics_of
 from fp8debug.analysis.page.planes import Axes, planes, recorded_layers, recorded_steps
@@ -103,52 +101,38 @@ def page_run(
     )
 
 
-def aligned(pages: Sequence[PageRun], max_columns: int = MAX_COLUMNS) -> list[PageRun]:
-    """The same runs with one list of layers and one of columns; NaN where a run has nothing.
+def page_runs(
+    runs: Sequence[Run],
+    names: Sequence[str],
+    *,
+    max_columns: int = MAX_COLUMNS,
+    max_layers: int = MAX_LAYERS,
+) -> list[PageRun]:
+    """Several runs on a page, side by side: the same layers and columns in all, NaN where a run has nothing.
 
-    Columns become as wide as the widest of them, and wider where together they would be more than `max_columns`.
+    Args:
+        runs: open runs.
+        names: what the page calls them.
+        max_columns: as in `build_page`.
+        max_layers: as in `build_page`, over all runs.
     """
-    span = math.lcm(*(page.span for page in pages))
-    steps = np.unique(np.concatenate([page.first_steps for page in pages]))
-    if span == 1 and steps.size > max_columns:
-        span = int(np.gcd.reduce(np.diff(steps)))
-    while np.unique(steps // span).size > max_columns:
-        span *= 2
-    alike = [page if page.span == span else in_spans(page, span) for page in pages]
-    ids = np.unique(np.concatenate([page.first_steps // span for page in alike]))
-    first, last = np.full(ids.size, np.iinfo(np.int64).max), np.full(ids.size, -1, dtype=np.int64)
-    places = [np.searchsorted(ids, page.first_steps // span) for page in alike]
-    for page, at in zip(alike, places, strict=True):
-        first[at], last[at] = np.minimum(first[at], page.first_steps), np.maximum(last[at], page.last_steps)
-    layers = _merged_order([page.layers for page in alike])
-    shape = (len(layers), ids.size)
-    return [
-        replace(
-            page,
-            layers=layers,
-            first_steps=first,
-            last_steps=last,
-            planes=tuple(
-                replace(plane, values=on_axes(plane, [layers.index(name) for name in page.layers], at, shape))
-                for plane in page.planes
-            ),
-        )
-        for page, at in zip(alike, places, strict=True)
-    ]
-
-
-def _merged_order(lists: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """All names once: those of the first list, each further one behind the name that comes before it in its own."""
-    order = list(lists[0])
-    for names in lists[1:]:
-        known, place = set(order), 0
-        for name in names:
-            if name in known:
-                place = order.index(name) + 1
-            else:
-                order.insert(place, name)
-                place += 1
-    return tuple(order)
+    recorded = [recorded_layers(run) for run in runs]
+    shown = [shown_layers(run, None, own, max_layers)[0] for run, own in zip(runs, recorded, strict=True)]
+    layers = merged_order(shown)
+    if len(layers) > max_layers:  # each run has its own worst: those that all runs show come first
+        in_all = [layer for layer in layers if all(layer in own for own in shown)]
+        kept = set([*in_all, *(layer for layer in layers if layer not in in_all)][:max_layers])
+        layers = tuple(layer for layer in layers if layer in kept)
+    n_recorded = len({layer for own in recorded for layer in own})
+    note = f"{len(layers):,} of {n_recorded:,} layers are shown: the worst of each run."
+    pages = aligned(
+        [
+            page_run(run, name=name, layers=layers, max_columns=max_columns)
+            for run, name in zip(runs, names, strict=True)
+        ],
+        max_columns,
+    )
+    return pages if len(layers) == n_recorded else [replace(page, notes=(note, *page.notes)) for page in pages]
 
 
 def _run_notes(run: Run) -> Iterator[str]:
@@ -156,6 +140,11 @@ def _run_notes(run: Run) -> Iterator[str]:
         yield (
             f"Simulated delayed scaling starts at scale 1: its first {run.thresholds['warmup_rolls']:.0f} amaxes are "
             "shown, but not judged."
+        )
+    if run.sql("select bool_or(alternate) from stored.errors").fetchall()[0][0]:
+        yield (
+            "Of a tensor that was recorded in two formats under one recipe, the recipe's own is drawn; the view "
+            "`operand_steps` has both."
         )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from fp8debug.analysis.page.records import Floats, PageRun, Plane, Steps
+from fp8debug.analysis.page.records import PageRun, Plane, Steps
 from fp8debug.analysis.page.sources import plane_sql, worst_of
 
 _WORST_IS_SHOWN = "A cell shows the worst of them."
@@ -73,13 +72,6 @@ def in_spans(run: PageRun, span: int) -> PageRun:
 def _merged(plane: Plane, first: npt.NDArray[np.intp], span: int) -> Plane:
     values = worst_of(plane.metric, plane.values, first)
     return replace(plane, values=values, sql=plane_sql(plane, span))
-
-
-def on_axes(plane: Plane, rows: Sequence[int], columns: npt.NDArray[np.intp], shape: tuple[int, int]) -> Floats:
-    """The values of a plane at other rows and columns of a larger plane, NaN elsewhere."""
-    values: Floats = np.full(shape, np.nan, dtype=np.float32)
-    values[np.ix_(np.array(rows, dtype=np.intp), columns)] = plane.values
-    return values
 
 
 def _n_columns(steps: Steps, span: int) -> int:
