@@ -6,6 +6,7 @@ way through a query. A part that cannot be read, or is not ours, is set aside wi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -203,7 +204,11 @@ def printable_text(text: str) -> str:
     """An SQL string that can be shown anywhere: characters that no terminal prints stand as their code points."""
     if text.isprintable():
         return quote_text(text)
-    return " || ".join(quote_text(c) if c.isprintable() else f"chr({ord(c)})" for c in text)
+    pieces: list[str] = []
+    for shown, group in itertools.groupby(text, str.isprintable):
+        piece = "".join(group)
+        pieces += [quote_text(piece)] if shown else [f"chr({ord(c)})" for c in piece]
+    return " || ".join(pieces)
 
 
 def explained(error: duckdb.Error, paths: Iterable[str]) -> Exception:

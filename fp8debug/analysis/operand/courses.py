@@ -56,6 +56,12 @@ def _course(
     rows: Iterable[Sequence[Any]],
     starts: Mapping[tuple[str | None, str | None], int] | None = None,
 ) -> Course:
-    known = [(step, float(value)) for step, value in rows if value is not None and math.isfinite(value)]
-    steps, values = (tuple(point[side] for point in known) for side in (0, 1))
-    return Course(metric, recipe, fmt, steps, values, (starts or {}).get((recipe, fmt)))
+    known = [(int(step), float(value)) for step, value in rows if value is not None and math.isfinite(value)]
+    return Course(
+        metric=metric,
+        recipe=recipe,
+        fmt=fmt,
+        steps=tuple(step for step, _ in known),
+        values=tuple(value for _, value in known),
+        judged_from=(starts or {}).get((recipe, fmt)),
+    )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fp8debug.analysis.run import Run
 from fp8debug.config import KNOWN_TENSORS, BadValue, parse_tensors
-from fp8debug.errors import Fp8DebugError, UsageError, nearest
+from fp8debug.errors import Fp8DebugError, UsageError, escape, nearest
 
 _SHOWN = 5
 _LAYERS = "select distinct layer from stored.tensors order by layer"
@@ -20,7 +20,7 @@ def layer_named(run: Run, text: str) -> str:
         UsageError: none or several; the nearest names are said.
         Fp8DebugError: nothing was recorded.
     """
-    names = [row[0] for row in run.prepare("").execute(_LAYERS).fetchall()]
+    names: list[str] = [row[0] for row in run.prepare("").execute(_LAYERS).fetchall()]
     if not names:
         raise Fp8DebugError(f"no tensor was recorded in {run.path}; record a run with `fp8debug attach train.py`")
     if text in names:
@@ -36,7 +36,7 @@ def layer_named(run: Run, text: str) -> str:
     if not found:
         raise UsageError(f"layer {text!r} matches none of the {len(names)} recorded layers; {_near(text, names)}")
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    shown = ", ".join(sorted(found, key=lambda name: (name not in nearest(text, found), len(name), name))[:_SHOWN])
+    shown = ", ".join(map(escape, found[:_SHOWN]))
     raise UsageError(f"layer {text!r} matches {len(found)} recorded layers: {shown}{more}; name one of them")
 
 
@@ -58,11 +58,11 @@ def tensors_named(run: Run, layer: str, words: str | None) -> tuple[str, ...]:
     if missing:
         asked = ",".join(tensor for tensor in KNOWN_TENSORS if tensor in (*known, *missing))
         raise UsageError(
-            f"{missing[0]} of {layer} was not recorded; this run has its {', '.join(known)}; record it with "
+            f"{missing[0]} of {escape(layer)} was not recorded; this run has its {', '.join(known)}; record it with "
             f"`fp8debug attach --tensors {asked} ...`"
         )
     return wanted
 
 
 def _near(text: str, names: Sequence[str]) -> str:
-    return f"nearest names: {', '.join(nearest(text, names) or names[:3])}"
+    return f"nearest names: {', '.join(map(escape, nearest(text, names) or names[:3]))}"

@@ -120,8 +120,8 @@ class Course:
         """(step, value) of the first step that is as bad as any, of those that rules judge where there are such."""
         points = list(zip(self.steps, self.values, strict=True))
         judged = [point for point in points if self.judged_from is None or point[0] >= self.judged_from]
-        key = _BADNESS.get(self.metric, lambda value: value)
-        return max(judged or points, key=lambda point: (key(point[1]), -point[0]))
+        badness = _BADNESS.get(self.metric, float)
+        return max(judged or points, key=lambda point: (badness(point[1]), -point[0]))
 
 
 _BADNESS: dict[str, Callable[[float], float]] = {

@@ -23,6 +23,13 @@ _TITLES = {
     "overflow": "clipped, %",
     "gain": "gain",
 }
+_HEALTHY = {
+    "gain": (1 - 1 / 9, 1 + 1 / 9),
+    "scale_gap_bits": (-1.0, 1.0),
+    "underflow": (0.0, 0.01),
+    "overflow": (0.0, 0.001),
+}
+"""What the lowest and the highest block of a course stand for at least."""
 
 
 def fit_lines(operand: Operand, looks: Looks) -> Iterator[str]:
@@ -30,7 +37,9 @@ def fit_lines(operand: Operand, looks: Looks) -> Iterator[str]:
     ranged = [fit for fit in operand.fits if fit.largest is not None]
     if ranged:
         yield looks.bold("RANGES, in the tensor's own unit")
-        rows = [("recipe", "format", "scale", "smallest", "normal from", "largest", "coarse %", "beyond %")]
+        rows: list[tuple[str, ...]] = [
+            ("recipe", "format", "scale", "smallest", "normal from", "largest", "coarse %", "beyond %")
+        ]
         yield from _table([*rows, *map(_range_cells, ranged)], looks, n_left=2)
         yield from _dim(
             "coarse: non-zero values below the normal range, where precision fades; beyond: elements above the largest "
@@ -80,11 +89,9 @@ def course_lines(operand: Operand, looks: Looks) -> Iterator[str]:
         return
     steps = [step for course in drawn for step in (course.steps[0], course.steps[-1])]
     yield looks.bold(f"HISTORY over {step_range(min(steps), max(steps))}")
-    rows = [
-        (f"under {escape(operand.recipe)}" if operand.recipe else "", "first", "worst", "at step", "last", "course")
-    ]
-    rows += [_course_cells(course, operand, looks) for course in drawn]
-    yield from _table(rows, looks, n_left=1, n_right_of=5)
+    head = (f"under {escape(operand.recipe)}" if operand.recipe else "", "first", "worst", "at step", "last", "course")
+    cells = [_course_cells(course, operand, looks) for course in drawn]
+    yield from _table([head, *cells], looks, n_left=1, n_right_of=5)
     zero = [_TITLES[course.metric] for course in shown if not any(course.values) and course.metric != "scale_gap_bits"]
     if zero:
         yield from _dim(f"Always 0: {listed(zero)}.", looks)
@@ -120,20 +127,24 @@ def _shown(metric: str) -> Callable[[float], str]:
 def _line(course: Course, operand: Operand, looks: Looks) -> str:
     if len(course.values) < 2:
         return ""
-    values: Sequence[float | None] = course.values
+    values: list[float | None] = list(course.values)
     if course.metric == "amax":  # over orders of magnitude
         values = [math.log2(value) if value > 0 else None for value in course.values]
-    known = [value for value in values if value is not None]
-    is_sqnr = course.metric.startswith("sqnr")
-    healthy = [fit.healthy_sqnr_db for fit in operand.fits if (fit.recipe, fit.fmt) == (course.recipe, course.fmt)]
-    low, high = min(known, default=0.0), max(known, default=0.0)
-    if is_sqnr:
-        low, high = 0.0, max([*healthy, high]) if not healthy else healthy[0]
-    elif course.metric != "amax":
-        base = 1.0 if course.metric == "gain" else 0.0
-        low, high = min(base, low), max(base, high)
-    pick = min if is_sqnr else _farthest if course.metric == "gain" else max
+    low, high = _limits(course, operand, [value for value in values if value is not None])
+    pick = min if course.metric.startswith("sqnr") else _farthest if course.metric == "gain" else max
     return sparkline(values, low=low, high=high, width=_COURSE_WIDTH, worst=pick, ascii_only=looks.ascii_only)
+
+
+def _limits(course: Course, operand: Operand, values: Sequence[float]) -> tuple[float, float]:
+    """What the lowest and the highest block stand for: never less than what is healthy, so that noise stays low."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if course.metric == "amax":
+        return min(low, high - 1), high
+    if course.metric.startswith("sqnr"):
+        healthy = [fit.healthy_sqnr_db for fit in operand.fits if (fit.recipe, fit.fmt) == (course.recipe, course.fmt)]
+        return 0.0, healthy[0] if healthy else high
+    least_low, least_high = _HEALTHY[course.metric]
+    return min(least_low, low), max(least_high, high)
 
 
 def _farthest(values: Sequence[float]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
 from fp8debug import __version__
@@ -38,6 +38,12 @@ _LEVELS = {
     "watch": "ON THE WATCH LIST",
     "fine": "FINE",
     "not_judged": "NOT JUDGED",
+}
+_PAINTS: dict[str, Callable[[Looks], Callable[[str], str]]] = {
+    "candidate": lambda looks: looks.red,
+    "watch": lambda looks: looks.yellow,
+    "fine": lambda looks: looks.green,
+    "not_judged": lambda looks: looks.yellow,
 }
 
 
@@ -85,7 +91,7 @@ def _joined(sections: Sequence[Iterator[str]]) -> str:
 
 def _heading(shown: Operand, looks: Looks) -> Iterator[str]:
     facts = shown.facts
-    yield from (looks.bold(piece) for piece in chunks(operand(shown.layer, shown.tensor), looks.width))
+    yield from _name(operand(shown.layer, shown.tensor), looks)
     module = f"of a {escape(facts.class_name)}" if facts.class_name else "of a layer"
     size = f" ({facts.in_features:,} to {facts.out_features:,})" if facts.in_features and facts.out_features else ""
     reads = f"; read by {listed(facts.gemms)}" if facts.gemms else ""
@@ -95,6 +101,11 @@ def _heading(shown: Operand, looks: Looks) -> Iterator[str]:
     if facts.n_nonfinite:
         text = f"{count(facts.n_nonfinite, 'element')} NaN or infinite, first at step {facts.first_nonfinite_step}."
         yield from (looks.red(line) for line in wrap(text, looks.width))
+
+
+def _name(name: str, looks: Looks) -> Iterator[str]:
+    """Whole, over several lines where it is long."""
+    yield from (looks.bold(piece.strip()) for piece in chunks(name, looks.width))
 
 
 def _shape(shown: Operand) -> str:
@@ -122,38 +133,38 @@ def _recorded(shown: Operand) -> str:
 
 
 def _standing(standing: Standing, looks: Looks) -> Iterator[str]:
-    yield _level(standing, looks)
+    yield from _level(standing, looks)
     for verdict in standing.verdicts:
         steps = step_range(verdict.first_step, verdict.last_step)
         text = f"Under {verdict.recipe} ({verdict.fmt}), {steps}: {verdict.reason}"
-        yield from wrap(with_full_stop(escape(text)), looks.width)
+        yield from wrap(with_full_stop(escape(text)), looks.width, break_long=True)
     if standing.verdicts and standing.fine_under:
         yield from wrap(f"Fine under {listed([escape(each) for each in standing.fine_under])}.", looks.width)
     for told in standing.told:
         text = f"- {told.severity}: {with_full_stop(escape(told.message))} {escape(told.advice)} {escape(told.page)}"
-        yield from wrap(text, looks.width, hanging="  ")
+        yield from wrap(text, looks.width, hanging="  ", break_long=True)
 
 
-def _level(standing: Standing, looks: Looks) -> str:
-    recipes = [verdict.recipe for verdict in standing.verdicts if verdict.level == standing.level]
-    under = recipes or list(standing.fine_under)
-    text = _LEVELS[standing.level] + (f" under {listed([escape(each) for each in under])}" if under else "")
+def _level(standing: Standing, looks: Looks, name: str = "") -> Iterator[str]:
+    """`CANDIDATE FOR BF16 under delayed`, behind the name of a tensor where it is one of several."""
+    under = [verdict.recipe for verdict in standing.verdicts if verdict.level == standing.level]
+    recipes = listed([escape(each) for each in under or standing.fine_under])
+    serious = any(told.severity in ("error", "warning") for told in standing.told)
+    word, paint = _LEVELS[standing.level], _PAINTS[standing.level](looks)
+    text = word + (f" under {recipes}" if recipes else "")
     if standing.why_not_judged:
         text += f": {standing.why_not_judged}"
-    serious = any(told.severity in ("error", "warning") for told in standing.told)
     if standing.level == "fine" and serious:
-        return looks.bold(looks.red(f"NO CANDIDATE{text.removeprefix(_LEVELS['fine'])}, but a finding names it"))
-    paint = {"candidate": looks.red, "watch": looks.yellow, "fine": looks.green}.get(standing.level, looks.yellow)
-    return looks.bold(paint(text))
+        text, paint = f"A FINDING NAMES IT, though its casts are fine under {recipes}", looks.red
+    for line in wrap(f"{name}  {text}" if name else text, looks.width, indent="", hanging="  ", break_long=True):
+        yield looks.bold(paint(line))
 
 
 def _distribution(shown: Operand, looks: Looks) -> Iterator[str]:
     spread = shown.distribution
     if spread is None:
         yield looks.bold("DISTRIBUTION not known")
-        yield from wrap(
-            "Its values were not counted in this run: record them with `fp8debug attach --every N ...`.", looks.width
-        )
+        yield from wrap(_why_unknown(shown), looks.width)
         return
     yield looks.bold(f"DISTRIBUTION at step {spread.step}") + _why_this_step(shown)
     yield from wrap(_counts(spread), looks.width)
@@ -166,6 +177,12 @@ def _distribution(shown: Operand, looks: Looks) -> Iterator[str]:
     yield from (looks.dim(line) for line in wrap(_legend(shown, spread, looks), looks.width))
 
 
+def _why_unknown(shown: Operand) -> str:
+    if 0 in shown.facts.shape:
+        return "It has no elements."
+    return "Its values were not counted in this run: record them with `fp8debug attach --every N ...`."
+
+
 def _why_this_step(shown: Operand) -> str:
     if shown.asked_step is None:
         return ""
@@ -176,17 +193,21 @@ def _why_this_step(shown: Operand) -> str:
 
 def _counts(spread: Distribution) -> str:
     n_nonzero = spread.n - spread.n_zero
-    text = f"{spread.n:,} finite elements, {spread.n_zero:,} of them zero"
+    text = f"{count(spread.n, 'finite element')}, {spread.n_zero:,} of them zero"
     if spread.amin is not None and spread.amax is not None:
         text += f"; magnitudes from {short(spread.amin)} to {short(spread.amax)}"
     if spread.recipe is None or not n_nonzero:
         return text + "."
-    zero = METRICS["underflow"].text((spread.n_zero_after - spread.n_zero) / n_nonzero)
-    clipped = METRICS["overflow"].text(spread.n_overflow / spread.n)
+    lost = _lost((spread.n_zero_after - spread.n_zero) / n_nonzero, "underflow")
+    clipped = _lost(spread.n_overflow / spread.n, "overflow")
     return (
-        f"{text}. After {escape(spread.recipe)} in {spread.fmt}, scale {short(spread.scale)}: {zero} of the non-zero "
-        f"values are zero, {clipped} were beyond the largest value."
+        f"{text}. After {escape(spread.recipe)} in {spread.fmt}, scale {short(spread.scale)}: {lost} of the non-zero "
+        f"values become zero, {clipped} of the elements lie beyond the largest value."
     )
+
+
+def _lost(share: float, metric: str) -> str:
+    return METRICS[metric].text(share) if share else "none"
 
 
 def _ranges(shown: Operand) -> list[Range]:
@@ -232,11 +253,12 @@ def _next(shown: Operand, looks: Looks, run_path: str) -> Iterator[str]:
 
 
 def _history_query(shown: Operand) -> str:
-    under = f"\n  and recipe = {printable_text(shown.recipe)}" if shown.recipe else ""
+    where = f"where layer = {printable_text(shown.layer)}\n  and tensor = {printable_text(shown.tensor)}"
+    if shown.recipe is None:
+        return f"select step, amax, amin, n_nonfinite\nfrom tensor_steps\n{where}\norder by step"
     return (
         "select step, recipe, fmt, amax, scale, scale_gap_bits, sqnr_db, sqnr_low_db, underflow, overflow, gain\n"
-        f"from operand_steps\nwhere layer = {printable_text(shown.layer)}\n"
-        f"  and tensor = {printable_text(shown.tensor)}{under}\norder by recipe, fmt, step"
+        f"from operand_steps\n{where}\n  and recipe = {printable_text(shown.recipe)}\norder by recipe, fmt, step"
     )
 
 
@@ -247,7 +269,7 @@ def _only(layer: str) -> str:
 
 def _layer_heading(operands: Sequence[Operand], looks: Looks) -> Iterator[str]:
     facts = operands[0].facts
-    yield from (looks.bold(piece) for piece in chunks(escape(operands[0].layer), looks.width))
+    yield from _name(escape(operands[0].layer), looks)
     size = f" ({facts.in_features:,} to {facts.out_features:,})" if facts.in_features and facts.out_features else ""
     tensors = listed([each.tensor for each in operands])
     yield from wrap(f"{escape(facts.class_name or 'A layer')}{size}; recorded: {tensors}.", looks.width)
@@ -255,12 +277,14 @@ def _layer_heading(operands: Sequence[Operand], looks: Looks) -> Iterator[str]:
 
 def _short_form(shown: Operand, looks: Looks) -> Iterator[str]:
     """Its verdict, how it is spread in one line, and what the recipe leaves."""
-    yield f"{looks.bold(escape(shown.tensor))}  {_level(shown.standing, looks)}"
+    yield from _level(shown.standing, looks, escape(shown.tensor))
     yield from wrap(_shape(shown), looks.width)
     for verdict in () if shown.standing.told else shown.standing.verdicts[:1]:
         yield from wrap(with_full_stop(escape(f"Under {verdict.recipe}: {verdict.reason}")), looks.width)
     for told in shown.standing.told:
-        yield from wrap(f"- {told.severity}: {with_full_stop(escape(told.message))}", looks.width, hanging="  ")
+        yield from wrap(
+            f"- {told.severity}: {with_full_stop(escape(told.message))}", looks.width, hanging="  ", break_long=True
+        )
     spread = shown.distribution
     if spread is not None and spread.octaves:
         first, last = spread.octaves[0], spread.octaves[-1] + 1
