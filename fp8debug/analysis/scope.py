@@ -40,7 +40,7 @@ def restrict(con: duckdb.DuckDBPyConnection, scope: Scope, manifest: Manifest) -
     """
     conditions: dict[str, list[str]] = {}
     if scope.recipes:
-        by_recipe = _recipe_condition(con, scope.recipes, manifest)
+        by_recipe = recipe_condition(con, scope.recipes, manifest)
         for table in _BY_RECIPE:
             conditions.setdefault(table, []).append(by_recipe)
     by_key = []
@@ -55,7 +55,7 @@ def restrict(con: duckdb.DuckDBPyConnection, scope: Scope, manifest: Manifest) -
             _narrow(con, table, " and ".join(wanted))
 
 
-def _recipe_condition(con: duckdb.DuckDBPyConnection, wanted: Sequence[str], manifest: Manifest) -> str:
+def recipe_condition(con: duckdb.DuckDBPyConnection, wanted: Sequence[str], manifest: Manifest) -> str:
     tables = " union ".join(f"select recipe from stored.{table}" for table in _BY_RECIPE)
     known = _column(con, f"select recipe from ({tables}) where recipe is not null order by recipe")
     known += [recipe for recipe in manifest.recipes if recipe not in known]

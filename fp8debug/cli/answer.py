@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fp8debug.cli.interruption import interruptible
@@ -37,27 +37,43 @@ def write_answer(question: Question, sink: Sink) -> None:
 
     assert question.run is not None and question.query is not None
     with open_run(question.run.path) as run:
-        _tell_what_is_missing(run)
-        write = _write_parquet if sink.format == "parquet" else _write_text
+        tell_what_is_missing(run)
         with interruptible(run.prepare("")):
-            n_rows = write(run_query(run, question.query), sink)
+            write_rows(run_query(run, question.query), sink)
+
+
+def write_rows(
+    relation: duckdb.DuckDBPyRelation, sink: Sink, when_empty: Callable[[], Fp8DebugError] | None = None
+) -> None:
+    """Write the rows of a relation as they come, and say where they went if it is a file.
+
+    Raises:
+        Fp8DebugError: the query fails while it runs, or the error of `when_empty` where there is no row.
+    """
+    write = _write_parquet if sink.format == "parquet" else _write_text
+    n_rows = write(relation, sink, when_empty)
     if sink.path is not None:
         tell(f"wrote {sink.path} ({count(n_rows, 'row')})")
 
 
-def _tell_what_is_missing(run: Run) -> None:
+def tell_what_is_missing(run: Run) -> None:
+    """Say that nothing was recorded yet, and which files could not be read."""
     if run.notice is not None:
         tell(run.notice)
     for problem in run.problems:
         tell(problem.message)
 
 
-def _write_text(relation: duckdb.DuckDBPyRelation, sink: Sink) -> int:
+def _write_text(relation: duckdb.DuckDBPyRelation, sink: Sink, when_empty: Callable[[], Fp8DebugError] | None) -> int:
     n_rows = 0
+    batches = _batches(relation)
+    first = next(batches, None)
+    if first is None and when_empty is not None:
+        raise when_empty()
 
     def counted() -> Iterator[Sequence[Any]]:
         nonlocal n_rows
-        for batch in _batches(relation):
+        for batch in itertools.chain(() if first is None else (first,), batches):
             n_rows += len(batch)
             yield batch
 
@@ -88,7 +104,9 @@ def _batches(relation: duckdb.DuckDBPyRelation) -> Iterator[list[Any]]:
         raise Fp8DebugError(f"cannot run the query: {error}") from error
 
 
-def _write_parquet(relation: duckdb.DuckDBPyRelation, sink: Sink) -> int:
+def _write_parquet(
+    relation: duckdb.DuckDBPyRelation, sink: Sink, when_empty: Callable[[], Fp8DebugError] | None
+) -> int:
     import duckdb
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -98,8 +116,12 @@ def _write_parquet(relation: duckdb.DuckDBPyRelation, sink: Sink) -> int:
         reader = relation.to_arrow_reader(100_000)
         names = distinct(reader.schema.names)
         schema = pa.schema([field.with_name(name) for field, name in zip(reader.schema, names, strict=True)])
+        batches = (batch for batch in reader if batch.num_rows)
+        first = next(batches, None)
+        if first is None and when_empty is not None:
+            raise when_empty()
         with sink.opened() as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            for batch in reader:
+            for batch in itertools.chain(() if first is None else (first,), batches):
                 writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
                 n_rows += batch.num_rows
     except (duckdb.Error, pa.ArrowException) as error:

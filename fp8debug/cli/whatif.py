@@ -75,20 +75,19 @@ def whatif(
     from fp8debug.analysis.run import open_run
     from fp8debug.analysis.whatif import whatif as ask
     from fp8debug.cli.collector import paused_collector
+    from fp8debug.cli.narrowing import step_ranges, tensors_named
+    from fp8debug.cli.progress import progress
+    from fp8debug.cli.render.wording import count, shown_path
     from fp8debug.rundir import find_run
 
-    ranges = _step_ranges(steps)
-    tensors = _tensors(tensor)
+    ranges = step_ranges(steps)
+    tensors = tensors_named(tensor)
     found = find_run(run_dir)
     with paused_collector(), open_run(found.path, engine=engine, memory_limit=memory_limit) as run:
-        answer = ask(
-            run,
-            _recipes(run, recipe or (), sweep or ()),
-            layer=layer,
-            tensors=tensors,
-            steps=ranges,
-            per_layer=per is Per.layer,
-        )
+        recipes = _recipes(run, recipe or (), sweep or ())
+        with progress(f"trying {count(len(recipes), 'recipe')}") as stage:
+            stage.reading(run.prepare(""))
+            answer = ask(run, recipes, layer=layer, tensors=tensors, steps=ranges, per_layer=per is Per.layer)
         if as_json:
             from fp8debug.cli.render.whatif import whatif_json
 
@@ -96,7 +95,6 @@ def whatif(
             return
         from fp8debug.cli.render.stream import looks_of, write_stdout
         from fp8debug.cli.render.whatif import render_whatif
-        from fp8debug.cli.render.wording import shown_path
 
         path = run_dir or shown_path(found.path)
         looks = looks_of(sys.stdout)
@@ -109,23 +107,3 @@ def _recipes(run: Run, texts: Sequence[str], sweeps: Sequence[str]) -> tuple[Rec
 
     recipes = [parse_recipe(text) for text in texts] or default_recipes(run)
     return swept(recipes, [parse_sweep(text) for text in sweeps])
-
-
-def _tensors(words: str | None) -> tuple[str, ...] | None:
-    from fp8debug.config import BadValue, parse_tensors
-    from fp8debug.errors import UsageError
-
-    if words is None:
-        return None
-    try:
-        return parse_tensors(words)
-    except BadValue as error:
-        raise UsageError(f"--tensor: got {words!r}; expected {error}") from error
-
-
-def _step_ranges(steps: str | None) -> tuple[tuple[int, int | None], ...] | None:
-    if steps is None:
-        return None
-    from fp8debug.hooks.schedule import parse_steps
-
-    return tuple((part.first, part.last) for part in parse_steps(steps))
