@@ -34,8 +34,12 @@ _WORDS = {
         "Underflow as logged", "share", "Share of all elements, zeros included, that become zero, as it was logged."
     ),
     "overflow_given": ("Overflow as logged", "share", "Share of the elements beyond the format, as it was logged."),
+    "mse_given": (
+        "MSE as logged", "",
+        "Mean squared error as it was logged, in the square of the tensor's unit; unknown where the log shows 0.0000.",
+    ),
 }  # fmt: skip
-_LOG2 = ("amax", "nonfinite", "gemm_rel_l2")
+_LOG2 = ("amax", "nonfinite", "gemm_rel_l2", "mse_given")
 JUDGED_FORMATS = ("E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ")
 
 

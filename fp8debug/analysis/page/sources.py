@@ -36,6 +36,7 @@ SOURCES = (
     Source("gemm_rel_l2", "gemm_steps", "rel_l2"),
     Source("underflow_given", "given_statistics", "underflow_all"),
     Source("overflow_given", "given_statistics", "overflow"),
+    Source("mse_given", "given_statistics", "if(mse = 0 and mse_at_floor, null, mse)"),
 )
 BY_METRIC = {source.metric: source for source in SOURCES}
 # For each view: its operand, its format, and which of its rows count.
