@@ -31,7 +31,7 @@
     controls.filter.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && app.view.rows.length) app.openCell({ row: app.view.rows[0], col: null });
     });
-    controls.reset = button("Reset", "Show all layers and steps", app.resetZoom);
+    controls.reset = button("Reset", "Reset zoom", app.resetZoom);
     const zoom = app.el("div", { class: "zoom", role: "group", "aria-label": "Zoom" });
     zoom.append(button("−", "Zoom out", () => app.zoomBy(1 / 1.6, app.panels[0])), button("+", "Zoom in", () => app.zoomBy(1.6, app.panels[0])), controls.reset);
     const filter = app.el("label", { class: "field grow" }, app.el("span", {}, "Layers"), controls.filter);

@@ -3,6 +3,7 @@
   "use strict";
   const app = (window.fp8debug = window.fp8debug || {});
   const AXIS = 24;
+  const BAR = 16; // room for a scroll bar
   const [LEAST_ROW, MOST_ROW, MOST_HEIGHT, MOST_CELL] = [4, 20, 800, 64];
 
   /** Shared by all panels: zoom, the rows and columns that are shown, and the cell of the cursor. */
@@ -34,17 +35,19 @@
       this.gutter = Math.round(clamp(this.widestName() + 12, 60, Math.min(260, width * 0.34)));
       const natural = clamp(Math.floor(MOST_HEIGHT / Math.max(1, rows.length)), LEAST_ROW, MOST_ROW);
       this.rowHeight = clamp(natural * zoomY, LEAST_ROW, 28);
-      this.plotWidth = Math.min(width - this.gutter - 8, Math.max(1, columns.length) * MOST_CELL);
+      const isTall = rows.length * this.rowHeight > MOST_HEIGHT;
+      this.plotWidth = Math.min(width - this.gutter - 8 - (isTall ? BAR : 0), Math.max(1, columns.length) * MOST_CELL);
       this.plotHeight = Math.min(MOST_HEIGHT, Math.max(1, rows.length) * this.rowHeight);
       this.wholeWidth = Math.round(this.plotWidth * zoomX);
       this.wholeHeight = Math.max(1, rows.length) * this.rowHeight;
       this.width = this.gutter + this.plotWidth + 8;
       this.height = this.plotHeight + AXIS;
-      this.scroller.style.width = `${this.width}px`;
       this.scroller.classList.toggle("wide", this.wholeWidth > this.plotWidth);
-      this.scroller.classList.toggle("tall", this.wholeHeight > this.plotHeight);
+      this.scroller.classList.toggle("tall", isTall);
       this.space.style.width = `${this.wholeWidth + this.width - this.plotWidth}px`;
       this.space.style.height = `${this.wholeHeight + AXIS}px`;
+      this.scroller.style.width = `${this.width + this.scroller.offsetWidth - this.scroller.clientWidth}px`;
+      this.scroller.style.height = `${this.height + this.scroller.offsetHeight - this.scroller.clientHeight}px`;
       const scale = app.printWidth ? Math.max(3, devicePixelRatio) : devicePixelRatio || 1;
       this.scale = scale;
       this.canvas.style.width = `${this.width}px`;

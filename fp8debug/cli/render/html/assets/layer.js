@@ -14,7 +14,7 @@
     const gemm = Object.keys(app.GEMMS).indexOf(plane.operand);
     const recipe = Math.max(0, gemm < 0 ? recipes.indexOf(app.recipeKey(plane)) : recipes.findIndex((key) => key.split("|")[0] === plane.recipe));
     if (several()) return { colour: COLOURS[app.page.runs.indexOf(run) % 6], dash: DASHES[(gemm < 0 ? recipe : gemm) % 4] };
-    if (gemm >= 0) return { colour: COLOURS[gemm], dash: DASHES[recipe % 4] };
+    if (gemm >= 0) return { colour: COLOURS[gemm] };
     return plane.recipe ? { colour: COLOURS[recipe % 6], dash: DASHES[Math.floor(recipe / 6) % 4] } : { colour: "soft" };
   };
 
@@ -68,6 +68,20 @@
       });
     });
     return [...lines, ...limits];
+  };
+
+  /** The bands that most lines have in common, and whose they are where not all have them. */
+  const bandsOf = (lines) => {
+    const groups = new Map();
+    for (const line of lines) {
+      const { bands } = app.metricOf(line.plane);
+      const key = JSON.stringify(bands);
+      groups.set(key, [...(groups.get(key) || []), { bands, fmt: line.plane.fmt }]);
+    }
+    const most = [...groups.values()].sort((a, b) => b.length - a.length)[0];
+    if (most.length === lines.length) return { bands: most[0].bands, whose: "" };
+    if (most.length === 1) return { bands: [], whose: "" };
+    return { bands: most[0].bands, whose: ` Shaded for ${app.unique(most.map((line) => line.fmt)).join(", ")}.` };
   };
 
   const stepMark = () => {
@@ -153,13 +167,11 @@
         missing.push(`${metric.title}: ${app.say(metric, known)} throughout`);
         continue;
       }
-      const ways = lines.map((line) => app.metricOf(line.plane));
-      const isOne = !isAmax(metric) && ways.every((way) => JSON.stringify(way.bands) === JSON.stringify(ways[0].bands));
-      const bands = { ...metric, bands: isOne ? ways[0].bands : [] }; // lines of several formats have no common bands
+      const { bands, whose } = isAmax(metric) ? { bands: [], whose: "" } : bandsOf(lines);
       const isGemm = lines.every((line) => app.GEMMS[line.plane.operand]);
       const nRecipes = app.unique(app.planesOf(metric.name).map((plane) => plane.recipe)).length;
       const said = isGemm && nRecipes > 1 ? `${metric.meaning} Under ${gemmRecipe(metric)}, as chosen at the heatmap.` : metric.meaning;
-      const figure = app.plot(charts, { title: metric.title, caption: said, xs, lines, metric: bands, marks: stepMark(), group: "layer" });
+      const figure = app.plot(charts, { title: metric.title, caption: `${said}${whose}`, xs, lines, metric: { ...metric, bands }, marks: stepMark(), group: "layer" });
       const sql = app.sqlDetails(lines.map((line) => ({ title: line.label, sql: line.plane.sql })));
       if (sql) figure.append(sql);
     }

@@ -10,8 +10,10 @@
   let mount = null;
 
   const movedItem = (moved) => {
-    const link = app.el("a", { href: app.address(moved) }, app.el("code", {}, moved.layer), ` ${moved.tensor}`);
-    return app.el("li", {}, link, ` at step ${moved.step}: ${moved.sentence}`);
+    const name = `${moved.layer} ${moved.tensor}`;
+    const isSaid = moved.sentence.startsWith(name);
+    const rest = isSaid ? moved.sentence.slice(name.length) : ` at step ${moved.step}: ${moved.sentence}`;
+    return app.el("li", {}, app.el("a", { href: app.address(moved) }, name), rest);
   };
 
   const spikeItem = (spike, run, isOpen) => {

@@ -42,7 +42,7 @@
   app.sayBound = (metric, bound) => {
     const exponent = Math.log2(bound);
     if (metric.unit === "elements") return app.count(bound);
-    if (metric.is_log2 && Number.isInteger(exponent) && Math.abs(exponent) > 10) return app.power(exponent);
+    if (metric.is_log2 && Number.isInteger(exponent)) return app.power(exponent);
     return withUnit(bound, metric.unit, 3);
   };
 
