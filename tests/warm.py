@@ -1,9 +1,11 @@
 """Python processes that have imported what takes seconds: one process imports it and forks itself for each request.
 
-    python tests/warm.py MODULE …
+    python tests/warm.py SOCKET MODULE …
 
-A request is one line of JSON on standard input: `arguments` as after `python` on a command line (a script, or `-m` and
-`fp8debug`), `folder`, `environment`, and the files that standard output and error go to. The answer is the exit code.
+Test workers share it over a Unix socket. A connection sends one line of JSON. With `arguments` as after `python` on a
+command line (a script, or `-m` and `fp8debug`), `folder`, `environment` and the files that standard output and error go
+to, it asks for a process, and the answer is the exit code. With `stay` it asks for nothing: the server ends once none
+of those is open. Without either it asks whether the server is there.
 """
 
 from __future__ import annotations
@@ -12,21 +14,53 @@ import importlib
 import json
 import os
 import runpy
+import select
+import socket
 import sys
 import warnings
+from contextlib import suppress
 from typing import Any
 
 
-def serve() -> dict[str, Any] | None:
-    """Answer requests until there are no more; returns the request itself in the process that is to meet it."""
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            request: dict[str, Any] = json.loads(line)
-            return request
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+def serve(listener: socket.socket) -> dict[str, Any] | None:
+    """Answer requests while a test worker is there; returns the request itself in the process that is to meet it."""
+    staying: list[socket.socket] = []
+    has_started = False
+    while staying or not has_started:
+        ready, _, _ = select.select([listener, *staying], [], [], 1.0)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        for gone in [one for one in staying if one in ready]:
+            staying.remove(gone)
+        if listener not in ready:
+            continue
+        connection, _ = listener.accept()
+        request: dict[str, Any] = json.loads(connection.makefile("r").readline())
+        if "stay" in request:
+            staying.append(connection)
+            has_started = True
+        elif "arguments" not in request:
+            connection.close()  # somebody who wants to know whether we are there
+        elif os.fork() == 0:
+            for other in (listener, *staying):
+                other.close()
+            return request if is_program(connection) else None
+        else:
+            connection.close()
     return None
+
+
+def is_program(connection: socket.socket) -> bool:
+    """Fork once more: True in the program, False in the process that has waited for it and told its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        return True
+    _, status = os.waitpid(pid, 0)
+    with suppress(OSError):  # nobody waits any more
+        connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    return False
 
 
 def become(request: dict[str, Any]) -> None:
@@ -49,10 +83,14 @@ def become(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in sys.argv[1:]:
-            importlib.import_module(name)
-    found = serve()
+    address, *modules = sys.argv[1:]
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(address)
+        bound.listen(64)  # before the imports: whoever asks meanwhile waits
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name in modules:
+                importlib.import_module(name)
+        found = serve(bound)
     if found is not None:
         become(found)

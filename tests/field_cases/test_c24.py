@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +128,9 @@ def test_a_file_that_serves_several_models_may_match_nothing(tmp_path: Path) -> 
     assert load_options({"exclude": ["lm_head"]}, config_file=config, environment={}).exclude_must_match
 
 
-def test_the_command_ends_with_a_usage_error(tmp_path: Path) -> None:
+def test_the_command_ends_with_a_usage_error(tmp_path: Path, warm_python: Any) -> None:
     (tmp_path / "train.py").write_text("import torch\nprint(torch.nn.Linear(2, 2)(torch.ones(1, 2)).shape)\n")
-    command = [sys.executable, "-m", "fp8debug", "attach", "--exclude", "lm_head", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = warm_python.run(tmp_path, "-m", "fp8debug", "attach", "--exclude", "lm_head", "train.py")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("fp8debug: --exclude 'lm_head' matches none of the 1 GEMM layers, so nothing would")
     assert not (tmp_path / "fp8debug-runs").exists()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -64,22 +62,17 @@ def rows(run: Path, table: str, layer: str, rank: int) -> list[dict[str, Any]]:
     sees="an expert that is called with 0 rows, as n = 0, amax NULL and status no_tokens",
     limits="an expert that is not called on a rank is an event of that rank: never_fired",
 )
-def test_both_ranks_finish_and_each_says_what_it_did_not_see(tmp_path: Path) -> None:
+def test_both_ranks_finish_and_each_says_what_it_did_not_see(tmp_path: Path, warm_python: Any) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     run, started = tmp_path / "run", time.monotonic()
-    command = [sys.executable, "-m", "fp8debug", "attach", "--engine", "torch", "--every", "1", "--out", str(run)]
+    command = ["-m", "fp8debug", "attach", "--every", "1", "--out", str(run), "train.py"]
     ranks = [
-        subprocess.Popen(
-            [*command, "train.py", str(rank), str(tmp_path / "store")], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-        )
+        warm_python.start(tmp_path, *command, str(rank), str(tmp_path / "store"))
         for rank in (1, 0)  # their rank is known to the process group alone
     ]
-    try:
-        said = [process.communicate(timeout=100)[1] for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    assert [process.returncode for process in ranks] == [0, 0], said
+    ended = [rank.wait() for rank in ranks]
+    said = [done.stderr for done in ended]
+    assert [done.returncode for done in ended] == [0, 0], said
     assert time.monotonic() - started < 90
     for kind in ("empty", "skipped"):
         for number in range(4):

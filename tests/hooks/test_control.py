@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -275,10 +272,10 @@ with fp8debug.attach(model, layers="0", every=1000, tensors="x", engine="torch",
 
 
 def test_every_rank_follows(tmp_path: Path, read_run: Callable[[Path], Recorded],
-                            capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+                            capsys: pytest.CaptureFixture[str], warm_python: Any) -> None:  # fmt: skip
     run = tmp_path / "run"
-    env = os.environ | {"WORLD_SIZE": "2"}
-    ranks = [subprocess.Popen([sys.executable, "-c", WORKER, str(run)], env=env | {"RANK": str(r)}) for r in (0, 1)]
+    (tmp_path / "worker.py").write_text(WORKER)
+    ranks = warm_python.start_ranks(2, tmp_path, str(tmp_path / "worker.py"), str(run))
     try:
         _wait_for(lambda: all((run / f"rank={r}.json").exists() for r in (0, 1)))
         assert main(["control", str(run), "--layers", "1"]) == 0
@@ -287,7 +284,7 @@ def test_every_rank_follows(tmp_path: Path, read_run: Callable[[Path], Recorded]
         time.sleep(0.2)
     finally:
         (run / "enough").touch()
-        assert [rank.wait(timeout=60) for rank in ranks] == [0, 0]
+        assert [rank.wait().returncode for rank in ranks] == [0, 0]
     out = capsys.readouterr().out
     assert "rank 0    follows control 1" in out and "rank 1    follows control 1" in out
     for rank in (0, 1):

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import socket
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -202,17 +198,12 @@ torch.distributed.destroy_process_group()
 """
 
 
-def test_shards(tmp_path: Path, read_run: Callable[[Path], Recorded]) -> None:
+def test_shards(tmp_path: Path, read_run: Callable[[Path], Recorded], warm_python: Any) -> None:
     """FSDP2: each rank records its shard, and says so."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
     run = tmp_path / "run"
-    common = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", WORKER, str(run)], env=common | {"RANK": str(rank)}) for rank in (0, 1)
-    ]
-    assert [rank.wait(timeout=100) for rank in ranks] == [0, 0]
+    (tmp_path / "worker.py").write_text(WORKER)
+    ranks = warm_python.start_ranks(2, tmp_path, str(tmp_path / "worker.py"), str(run))
+    assert [(done.returncode, done.stderr) for done in [rank.wait() for rank in ranks]] == [(0, "")] * 2
     recorded = read_run(run)
     for rank in (0, 1):
         row = recorded.row("tensors", layer="2", tensor="v", step=1, rank=rank)

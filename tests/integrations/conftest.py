@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,16 +26,8 @@ def run_script(warm_trainers: Any) -> RunScript:
         if ranks == 1:
             done = warm_trainers.run(folder, *command, **environment)
         else:
-            torchrun = ["-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-            done = subprocess.run(
-                [sys.executable, *torchrun, f"--nproc-per-node={ranks}", *command],
-                cwd=folder,
-                env=os.environ | environment | {"FP8DEBUG_ENGINE": "torch"},
-                capture_output=True,
-                text=True,
-                timeout=170,
-                check=False,
-            )
+            done, *others = [rank.wait() for rank in warm_trainers.start_ranks(ranks, folder, *command, **environment)]
+            assert [rank.returncode for rank in others] == [0] * (ranks - 1), others[0].stderr[-3000:]
         assert done.returncode == 0, done.stderr[-3000:]
         return str(done.stdout)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -62,18 +60,18 @@ class Ranks:
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory, read_run: Callable[[Path], Recorded]) -> Ranks:
-    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    for last in (False, True):  # on a busy machine gloo has lost a connection, once in many runs
-        folder = tmp_path_factory.mktemp("ranks")
-        script = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("ranks.py")), str(folder)]
-        done = subprocess.run(
-            script, env=environment | {"OMP_NUM_THREADS": "1"}, timeout=80, capture_output=True, text=True, check=False
-        )
-        if done.returncode == 0 or last or "gloo/transport" not in done.stderr:
-            break
-    assert done.returncode == 0, f"{done.stderr[:3000]} ... {done.stderr[-3000:]}"
-    return Ranks(folder, read_run)
+def ranks(once: Any, read_run: Callable[[Path], Recorded], warm_python: Any) -> Ranks:
+    def train(folder: Path) -> None:
+        script = str(Path(__file__).with_name("ranks.py"))
+        for last in (False, True):  # on a busy machine gloo has lost a connection, once in many runs
+            done = warm_python.run(folder, script, str(folder), PYTHONWARNINGS="ignore")
+            if done.returncode == 0:
+                return
+            assert not last and "gloo/transport" in done.stderr, f"{done.stderr[:3000]} ... {done.stderr[-3000:]}"
+            shutil.rmtree(folder)
+            folder.mkdir()
+
+    return Ranks(once("ranks", train), read_run)
 
 
 @ATTACHED

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import timeit
 import weakref
 from collections.abc import Callable
@@ -152,12 +150,14 @@ for _ in range(2):
 """
 
 
-def test_unmodified_script_that_changes_its_model_before_the_first_step(recorded: Recorded, tmp_path: Path) -> None:
+def test_unmodified_script_that_changes_its_model_before_the_first_step(
+    recorded: Recorded, tmp_path: Path, warm_python: Any
+) -> None:
     """Found again by whoever comes first: once, under the old name; and what wraps the model is a model too."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "fp8debug", "attach", "--every", "1", "--out", str(recorded.path), str(script)]
-    done = subprocess.run(command, timeout=120, capture_output=True, text=True, check=False)
+    command = ["-m", "fp8debug", "attach", "--every", "1", "--out", str(recorded.path), str(script)]
+    done = warm_python.run(tmp_path, *command)
     assert done.returncode == 0, done.stderr
     assert shows(recorded, tensor="x", step=0, microbatch=0) == {"body", "head"}
     assert shows(recorded, tensor="x", step=1) == {"body", "head", "Outer#1.extra"}
