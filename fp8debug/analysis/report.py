@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fp8debug.analysis.course import with_details
@@ -81,9 +81,19 @@ class Report:
         """Most sampled steps that any recipe was judged on."""
         return max((entry.n_steps for entry in self.judged), default=0)
 
+    def _repr_html_(self) -> str:
+        from fp8debug.analysis.notebook import report_html
+
+        return report_html(self)
+
 
 def build_report(
-    run: Run, *, scope: Scope | None = None, top: int | None = None, rules: RuleBook | None = None
+    run: Run,
+    *,
+    scope: Scope | None = None,
+    top: int | None = None,
+    rules: RuleBook | None = None,
+    stage: Callable[[str], object] = lambda words: None,
 ) -> Report:
     """Read a report from a run, or from the part of it that the run was opened at.
 
@@ -92,6 +102,7 @@ def build_report(
         scope: what the run was opened with, to be told in the report.
         top: keep so many entries of each list; None: all.
         rules: what findings come from; None: the rules as they are shipped.
+        stage: told, before each part of the work, what it is.
 
     Raises:
         UsageError: a rule of the user's that cannot be asked.
@@ -99,21 +110,27 @@ def build_report(
     """
     if run.notice is not None:
         raise Fp8DebugError(f"{run.notice}; {_what_to_do(run)}")
+    stage("counting steps and operands")
     facts, values = run_facts(run), health(run)
     ranks = rank_facts(run)
     found_problems = problems(run, facts, values, ranks)
     if values.n_operands == 0:
         why = f" ({found_problems[0].message})" if found_problems else ""
         raise Fp8DebugError(f"no tensor was recorded in {run.path}{why}; record a run with `fp8debug attach train.py`")
+    stage("judging the operands")
     operands = judged_operands(run)
     candidates, watch = suspects(run)
     evidence = judged(run, operands, candidates, watch)
     isolated = isolated_hits(run)
     rules = rules or load_rules()
+    stage(f"asking {len(rules)} rules")
     findings = diagnose(run, rules)
     is_judged = _is_judged(run, evidence)
     shown_candidates, shown_watch = candidates[:top], watch[:top]
+    stage("following suspects over the steps")
     drawn = with_details(run, (*shown_candidates, *shown_watch), operands)
+    stage("searching the cheapest changes")
+    remedies = _remedies(run, shown_candidates)
     return Report(
         run=facts,
         scope=scope or Scope(),
@@ -135,7 +152,7 @@ def build_report(
         problems=found_problems,
         thresholds=dict(run.thresholds),
         ranks=ranks,
-        remedies=_remedies(run, shown_candidates),
+        remedies=remedies,
         given=given(run),
     )
 

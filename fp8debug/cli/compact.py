@@ -23,13 +23,15 @@ def compact(
     """
     import sys
 
+    from fp8debug.cli.progress import progress
     from fp8debug.cli.render.compact import compact_json, compact_text
-    from fp8debug.cli.render.stream import tell, write_stdout
+    from fp8debug.cli.render.stream import write_stdout
     from fp8debug.hooks import compaction
     from fp8debug.rundir import find_run
 
     found = find_run(run_dir)
-    done = compaction.compact(found, say=tell)
+    with progress("merging files") as stage:
+        done = compaction.compact(found, say=stage.tell)
     if as_json:
         sys.stdout.write(compact_json(found.path, done))
     else:

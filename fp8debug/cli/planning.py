@@ -39,6 +39,7 @@ def make_plan(run_dir: str | None, wish: Wish, output: str | None, *, force: boo
         Fp8DebugError: no such run, or nothing is known of its GEMMs.
     """
     from fp8debug.analysis.run import open_run
+    from fp8debug.cli.progress import progress
     from fp8debug.cli.render.plan import plan_json, plan_summary
     from fp8debug.cli.rule_choice import rule_choice
     from fp8debug.cli.sink import Sink
@@ -46,7 +47,8 @@ def make_plan(run_dir: str | None, wish: Wish, output: str | None, *, force: boo
     _check_words(wish)
     found = find_run(run_dir)
     sink = Sink.from_options(None, output, force=force, outside=found)
-    with open_run(found.path, thresholds=rule_choice(wish.config).thresholds) as run:
+    chosen = rule_choice(wish.config)
+    with progress("planning"), open_run(found.path, thresholds=chosen.thresholds) as run:
         planned = planned_for(run, wish)
     if output is not None:
         sink.write_lines(planned.export.text.removesuffix("\n").split("\n"))

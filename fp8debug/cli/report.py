@@ -123,14 +123,14 @@ def _report(
     """Print the report, or write its page; whether the `--fail-on` condition holds."""
     from fp8debug.cli.fail_on import evaluate, parse_fail_on
     from fp8debug.cli.html_file import HtmlFile
+    from fp8debug.cli.progress import progress
     from fp8debug.cli.render.wording import shown_path
     from fp8debug.rundir import find_run
-    from fp8debug.storage import resolved
 
     terms = parse_fail_on(fail_on) if fail_on is not None else ()
     found = find_run(run_dir)
     path = run_dir or shown_path(found.path)
-    file = None if html is None else HtmlFile.from_option(html, [resolved(found.path).name], found)
+    file = None if html is None else HtmlFile.from_option(html, [found.path])
 
     from fp8debug.analysis.report import build_report
     from fp8debug.analysis.run import open_run
@@ -145,9 +145,12 @@ def _report(
         engine=engine,
     )
     n_entries = top if as_json else top or (DEFAULT_TOP if file is None else PAGE_TOP)
-    with opened(scope=scope) as run:
-        built = build_report(run, scope=scope, top=n_entries, rules=chosen.rules())
+    with progress("opening the run") as stage, opened(scope=scope) as run:
+        stage.reading(run.prepare(""))
+        built = build_report(run, scope=scope, top=n_entries, rules=chosen.rules(), stage=stage)
         outcome = evaluate(terms, fail_on, built, run) if fail_on is not None else None
+        if file is not None:
+            stage("making the page")
         page = None if file is None else report_page(run, built, opened, run_path=path)
     if file is not None and page is not None:
         file.write(page)
