@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fp8debug.cli.interruption import interruptible
+from fp8debug.cli.progress import progress
 from fp8debug.cli.question import Question
 from fp8debug.cli.render.results import TEXT_FORMATS, Result, distinct
 from fp8debug.cli.render.stream import tell
@@ -51,7 +53,8 @@ def write_rows(
         Fp8DebugError: the query fails while it runs, or the error of `when_empty` where there is no row.
     """
     write = _write_parquet if sink.format == "parquet" else _write_text
-    n_rows = write(relation, sink, when_empty)
+    with progress("writing rows") if sink.path is not None else contextlib.nullcontext():  # rows on a terminal show
+        n_rows = write(relation, sink, when_empty)
     if sink.path is not None:
         tell(f"wrote {sink.path} ({count(n_rows, 'row')})")
 

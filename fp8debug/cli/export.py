@@ -134,6 +134,7 @@ def _write_folder(
     from fp8debug.analysis.run import open_run
     from fp8debug.cli.answer import tell_what_is_missing
     from fp8debug.cli.interruption import interruptible
+    from fp8debug.cli.progress import progress
     from fp8debug.cli.render.stream import write_stdout
     from fp8debug.errors import escape
 
@@ -141,7 +142,8 @@ def _write_folder(
     with open_run(found.path, memory_limit=memory_limit) as run:
         _check_recorded(run)
         tell_what_is_missing(run)
-        with interruptible(run.prepare("")):
+        with interruptible(run.prepare("")), progress("writing curves and histograms") as stage:
+            stage.reading(run.prepare(""))
             made = write(run, folder, wanted, force=force)
     next_step = f"tensorboard --logdir {shlex.quote(str(folder))}"
     if to is Target.wandb_offline:
