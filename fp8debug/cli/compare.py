@@ -45,6 +45,14 @@ def compare(
         int, typer.Option("--top", metavar="N", min=1, help="Show so many spikes and tensors a run.")
     ] = DEFAULT_TOP,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, complete whatever --top.")] = False,
+    html: Annotated[
+        str | None,
+        typer.Option(
+            "--html",
+            metavar="[FILE]",
+            help="Write one self-contained page and print its name; - for standard output. [BASELINE-RUN.html]",
+        ),
+    ] = None,
 ) -> None:
     """Say if a run is worse than its baseline, since when and why.
 
@@ -56,15 +64,24 @@ def compare(
     from fp8debug.analysis.compare import compare as ask
     from fp8debug.analysis.compare import parse_gate
     from fp8debug.cli.collector import paused_collector
-    from fp8debug.errors import UsageError
+    from fp8debug.cli.html_file import HtmlFile
+    from fp8debug.cli.progress import progress
+    from fp8debug.cli.render.wording import count
+    from fp8debug.errors import UsageError, escape
 
+    if as_json and html is not None:
+        raise UsageError("got --json and --html; expected one of them")
+    file = None if html is None else HtmlFile.from_option(html, [baseline, *runs])
     limit = parse_gate(gate or ())
     files = [None if file == "-" else file for file in manifest or ()]
     if len(files) > 1 + len(runs):
         raise UsageError(f"--manifest: got {len(files)} for {1 + len(runs)} curves; expected at most one a curve")
-    with paused_collector():
+    with paused_collector(), progress(f"comparing {count(len(runs), 'run')} with {escape(baseline)}"):
         found = ask(baseline, runs, gate=limit, manifests=files)
-    if as_json:
+        page = None if file is None else _page(found, top)
+    if file is not None and page is not None:
+        file.write(page)
+    elif as_json:
         from fp8debug.cli.render.compare import compare_json
 
         sys.stdout.write(compare_json(found))
@@ -76,6 +93,19 @@ def compare(
     code = _exit_code(found)
     if code:
         raise typer.Exit(code)
+
+
+def _page(found: Comparison, top: int) -> str:
+    import shlex
+
+    from fp8debug.analysis.page.several import several_page
+    from fp8debug.cli.render.html.compare import comparison_html
+    from fp8debug.cli.render.html.data import PageData
+
+    shown = several_page(found)
+    names = [found.baseline.name, *(pair.run.name for pair in found.pairs)]
+    data = PageData("compare", shown.metrics, shown.formats, shown.runs)
+    return comparison_html(found, data, top=top, command=f"fp8debug compare {shlex.join(names)}")
 
 
 def _exit_code(found: Comparison) -> ExitCode:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fp8debug.cli.sink import Sink, check_target
 from fp8debug.errors import UsageError
-
-if TYPE_CHECKING:
-    from fp8debug.rundir import RunDir
+from fp8debug.rundir import RunDir
+from fp8debug.storage import RunPath, resolved
 
 _MARK = b'<meta name="generator" content="fp8debug '
 _MARK_WITHIN_BYTES = 4096
@@ -27,25 +26,27 @@ class HtmlFile:
     path: Path | None
 
     @classmethod
-    def from_option(cls, given: str, names: Sequence[str], outside: RunDir | None = None) -> HtmlFile:
+    def from_option(cls, given: str, shown: Sequence[str | os.PathLike[str]]) -> HtmlFile:
         """Check the value of `--html` before anything runs.
 
         Args:
             given: a file, `-` for standard output; empty: a file in the current folder.
-            names: of the runs, of which that file's name is made.
-            outside: a run directory that the file must not be in.
+            shown: runs, or files of curves, that are on the page: that file is named after them.
 
         Raises:
-            UsageError: a folder, a file that is no page of fp8debug, one inside of the run.
+            UsageError: a folder, a file that is no page of fp8debug, one inside of a run.
         """
         if given == "-":
             return cls(None)
-        path = Path(given or f"{'-'.join(names)[:_LONGEST_NAME]}.html")
+        paths = [resolved(one) for one in shown]
+        path = Path(given or f"{'-'.join(map(_name, paths))[:_LONGEST_NAME]}.html")
         if path.is_dir():
             raise UsageError(f"--html {path} is a folder; expected a file name, or --html at the end of the line")
         if path.exists() and not _is_page(path):
             raise UsageError(f"--html {path} exists and is no page of fp8debug: it stays; give another name")
-        check_target(path, force=True, outside=outside, option="--html")
+        folders = [RunDir(one) for one in paths if isinstance(one, Path) and one.is_dir()]
+        for run in (None, *folders):
+            check_target(path, force=True, outside=run, option="--html")
         return cls(path)
 
     def write(self, page: str) -> None:
@@ -61,6 +62,11 @@ class HtmlFile:
             from fp8debug.cli.render.tables import escape
 
             write_stdout((escape(str(self.path)) if sys.stdout.isatty() else str(self.path)) + "\n")
+
+
+def _name(path: RunPath) -> str:
+    """A run is called what its folder is, a curve what its file is without the ending."""
+    return path.stem if isinstance(path, Path) and path.is_file() else path.name
 
 
 def _is_page(path: Path) -> bool:

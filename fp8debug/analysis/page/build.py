@@ -45,12 +45,11 @@ def build_page(
         max_layers: layers; where there are more, those with findings and candidates come first, then the worst.
     """
     shown = page_run(run, report, max_columns=max_columns, max_layers=max_layers)
-    formats = {plane.fmt for plane in shown.planes} | {found.fmt for found in shown.distributions}
     return ReportPage(
         report=report,
         run=shown,
         metrics=metrics_of(shown.planes, run.thresholds),
-        formats=_ranges({*JUDGED_FORMATS[:2], *(one for fmt in formats if fmt for one in fmt.split(" x "))}),
+        formats=formats_of([shown]),
         whatif=whatif,
         plan=plan_text,
         queries=queries(report, shown, whatif, rules),
@@ -148,7 +147,11 @@ def _run_notes(run: Run) -> Iterator[str]:
         )
 
 
-def _ranges(names: set[str]) -> tuple[FormatRange, ...]:
+def formats_of(runs: Sequence[PageRun]) -> tuple[FormatRange, ...]:
+    """Those that anything on a page is in, and the two that training is mostly in."""
+    of_planes = {plane.fmt for run in runs for plane in run.planes}
+    of_values = {found.fmt for run in runs for found in run.distributions}
+    names = {*JUDGED_FORMATS[:2], *(one for fmt in of_planes | of_values if fmt for one in fmt.split(" x "))}
     return tuple(
         FormatRange(name, FORMATS[name].max, FORMATS[name].min_normal, FORMATS[name].min_subnormal)
         for name in FORMATS

@@ -15,7 +15,7 @@ from fp8debug.analysis.compare.sources import STEPS, series
 from fp8debug.analysis.compare.spikes import Spike, band_of, find_spikes
 from fp8debug.analysis.page.columns import bounds, span_of
 from fp8debug.analysis.page.moves import moved_before
-from fp8debug.analysis.page.records import PageSpike, Steps, Training
+from fp8debug.analysis.page.records import Moved, PageSpike, Steps, Training
 from fp8debug.analysis.run import Run
 
 MOST_SPIKES = 8
@@ -39,14 +39,14 @@ def training(run: Run, recorded: Steps) -> tuple[Training | None, tuple[str, ...
         return None, ()
     said = ~(np.ma.getmaskarray(table["grad_norm"]) | np.ma.getdata(table["skipped"]))
     found = _spikes(run, steps, loss, np.ma.getdata(table["n_losses"]) > 0, grad_norm, said)
-    kept = sorted(sorted(found, key=lambda spike: -spike.excess)[:MOST_SPIKES], key=lambda spike: spike.first_step)
+    kept = _worst(found)
     places = _places(steps, [values for values in (loss, grad_norm) if values is not None])
     shown = Training(
         steps=steps[places],
         loss=_finite(loss, places),
         grad_norm=_finite(grad_norm, places),
         lr=_finite(lr, places),
-        spikes=tuple(_told(run, spike, recorded) for spike in kept),
+        spikes=tuple(_page_spike(spike, moved_before(run, spike.first_step, recorded)) for spike in kept),
         sql=STEPS.strip(),
     )
     return shown, tuple(_notes(len(found) - len(kept), steps.size, places.size))
@@ -65,7 +65,26 @@ def _spikes(
     return [spike for name, band in bands.items() if band is not None for spike in find_spikes(band, name, None)]
 
 
-def _told(run: Run, spike: Spike, recorded: Steps) -> PageSpike:
+def curve_training(curve: Curve, found: Sequence[Spike]) -> tuple[Training, tuple[str, ...]]:
+    """The same of a curve without tensors, with the spikes that a comparison found in it."""
+    kept = _worst(found)
+    places = _places(curve.steps, [values for values in (curve.loss, curve.grad_norm) if values is not None])
+    shown = Training(
+        steps=curve.steps[places],
+        loss=_finite(curve.loss, places),
+        grad_norm=_finite(curve.grad_norm, places),
+        lr=_finite(curve.lr, places),
+        spikes=tuple(_page_spike(spike, ()) for spike in kept),
+        sql="",
+    )
+    return shown, tuple(_notes(len(found) - len(kept), curve.steps.size, places.size))
+
+
+def _worst(found: Sequence[Spike]) -> list[Spike]:
+    return sorted(sorted(found, key=lambda spike: -spike.excess)[:MOST_SPIKES], key=lambda spike: spike.first_step)
+
+
+def _page_spike(spike: Spike, moved: tuple[Moved, ...]) -> PageSpike:
     text = anomaly_text(spike)
     back = "it never came back" if spike.recovered_step is None else f"back in its band at step {spike.recovered_step}"
     return PageSpike(
@@ -73,7 +92,7 @@ def _told(run: Run, spike: Spike, recorded: Steps) -> PageSpike:
         first_step=spike.first_step,
         last_step=spike.first_step + spike.n_steps - 1,
         sentence=f"{text[:1].upper()}{text[1:]}; {back}.",
-        moved=moved_before(run, spike.first_step, recorded),
+        moved=moved,
     )
 
 

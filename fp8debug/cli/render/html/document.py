@@ -14,6 +14,7 @@ from fp8debug.cli.render.html.assets import scripts, source_hash, styles
 from fp8debug.cli.render.html.data import Drawing, PageData, drawing
 from fp8debug.cli.render.html.elements import Markup, element, items, joined, text
 from fp8debug.cli.render.html.facts import notes_body
+from fp8debug.cli.render.wording import listed
 
 MOST_BYTES = 2_000_000
 GENERATOR = "fp8debug"
@@ -69,8 +70,9 @@ def write(document: Document) -> str:
 
 def run_notes(runs: Sequence[PageRun]) -> Iterator[str]:
     """What the runs say was left out, with their names where there are several."""
-    for run in runs:
-        yield from (f"{run.name}: {note}" if len(runs) > 1 else note for note in run.notes)
+    for note in dict.fromkeys(note for run in runs for note in run.notes):
+        names = [run.name for run in runs if note in run.notes]
+        yield note if len(names) == len(runs) else f"{listed(names)}: {note}"
 
 
 def _how_stored(data: PageData, drawn: Drawing, n_merged: int) -> Iterator[str]:
