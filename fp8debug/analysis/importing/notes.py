@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from fp8debug.analysis.importing.tally import Place, Seen, Tally
 from fp8debug.errors import escape, some
@@ -18,7 +18,8 @@ _HARMED = ("mse", "scale_inv_min", "scale_inv_max", "amax", "min", "max", "std",
 """Statistics of which zero says nothing; a share below 0.00005 % is as good as none."""
 
 
-class Note(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Note:
     """One sentence, and the kind of event that it is."""
 
     kind: str

@@ -103,7 +103,7 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[str, bool]]:
     """Text without its line end, and whether it is a whole line; what follows in one that is too long is skipped."""
     while raw := file.readline(LONGEST_LINE):
         is_whole = len(raw) < LONGEST_LINE or raw.endswith(b"\n")
-        text = raw.decode("utf-8", "backslashreplace").strip().strip("\0")
+        text = raw.decode("utf-8", "backslashreplace").strip()
         rest = raw
         while not is_whole and rest and not rest.endswith(b"\n"):
             rest = file.readline(LONGEST_LINE)
