@@ -23,26 +23,28 @@
     return page;
   };
 
-  const unpack = (bytes, plane, nRows, nCols) => {
-    const n = nRows * nCols;
-    const codes = new Uint16Array(n);
+  /** Undo the differences of one row of a plane of n cells. */
+  const unpackRow = (bytes, plane, n, start, codes) => {
     const mask = plane.bits === 16 ? 0xffff : 0xff;
-    const low = plane.at;
-    const high = plane.at + n;
-    for (let row = 0, i = 0; row < nRows; row++) {
-      let code = 0;
-      for (let col = 0; col < nCols; col++, i++) {
-        const delta = plane.bits === 16 ? bytes[low + i] | (bytes[high + i] << 8) : bytes[low + i];
-        code = (code + delta) & mask;
-        codes[i] = code;
-      }
+    const low = plane.at + start;
+    const high = low + n;
+    for (let col = 0, code = 0; col < codes.length; col++) {
+      const delta = plane.bits === 16 ? bytes[low + col] | (bytes[high + col] << 8) : bytes[low + col];
+      code = (code + delta) & mask;
+      codes[col] = code;
     }
     return codes;
   };
 
   /** Codes of a plane, row by row. */
   app.codes = (run, plane) => {
-    if (!plane.codes) plane.codes = unpack(app.page.bytes, plane, run.layers.length, run.first_steps.length);
+    if (plane.codes) return plane.codes;
+    const [nRows, nCols] = [run.layers.length, run.first_steps.length];
+    plane.codes = new Uint16Array(nRows * nCols);
+    for (let row = 0; row < nRows; row++) {
+      const start = row * nCols;
+      unpackRow(app.page.bytes, plane, nRows * nCols, start, plane.codes.subarray(start, start + nCols));
+    }
     return plane.codes;
   };
 
@@ -55,7 +57,7 @@
   /** One row of a plane as numbers. */
   app.row = (run, plane, row) => {
     const nCols = run.first_steps.length;
-    const codes = app.codes(run, plane).subarray(row * nCols, (row + 1) * nCols);
+    const codes = unpackRow(app.page.bytes, plane, run.layers.length * nCols, row * nCols, new Uint16Array(nCols));
     return Array.from(codes, (code) => app.fromCode(plane, code));
   };
 

@@ -156,7 +156,7 @@
 
   app.redrawPlots = () => {
     for (const plot of plots) {
-      plot.redraw(false);
+      plot.redraw(false, true); // with axes: their labels depend on the size
       plot.root.querySelectorAll(".u-series .u-marker").forEach((marker, i) => {
         if (i) marker.style.borderColor = app.colour(plot.lines[i - 1].colour);
       });
