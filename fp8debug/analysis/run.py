@@ -168,6 +168,11 @@ class Run:
         if self._copy is not None:
             self._copy.close()
 
+    def _repr_html_(self) -> str:
+        from fp8debug.analysis.notebook import run_html
+
+        return run_html(self)
+
     def __enter__(self) -> Run:
         return self
 

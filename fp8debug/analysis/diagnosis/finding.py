@@ -83,3 +83,8 @@ class Finding:
     def layers(self) -> tuple[str, ...]:
         """Layers it is about, worst first."""
         return tuple(dict.fromkeys(place.layer for place in self.places if place.layer is not None))
+
+    def _repr_html_(self) -> str:
+        from fp8debug.analysis.notebook import finding_html
+
+        return finding_html(self)

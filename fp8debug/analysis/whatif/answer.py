@@ -39,6 +39,11 @@ class WhatIf:
     gemms: tuple[GemmErrors, ...]
     notes: tuple[Note, ...]
 
+    def _repr_html_(self) -> str:
+        from fp8debug.analysis.notebook import whatif_html
+
+        return whatif_html(self)
+
 
 def whatif(
     run: Run,
