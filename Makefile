@@ -9,7 +9,7 @@ AXE := build/axe-core-4.14.1.min.js
 CHROMIUM := build/.chromium
 APT_INSTALL := apt-get install --yes --quiet --no-install-recommends chromium
 
-.PHONY: demo test unit lint format docs bench
+.PHONY: demo test unit lint format docs site bench
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -51,9 +51,13 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# The generated pages: docs/schema.md, docs/views.md, docs/cli.md, docs/captured.md.
+# The generated pages: docs/schema.md, docs/views.md, docs/cli.md, docs/captured.md, docs/rules/, docs/errors/.
 docs: $(STAMP)
 	$(BIN)/python docs/generate.py
+
+# The documentation as pages that open from disk: build/site/index.html.
+site: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/all.py

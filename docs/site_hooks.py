@@ -26,7 +26,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Name files of the repository that are not on the site by their path; a link to them would lead nowhere."""
+    """Name files of the repository that are not on the site by their path; a link to them would lead nowhere.
+
+    A page without sections has no table of contents.
+    """
+    if "\n## " not in markdown:
+        page.meta["hide"] = ["toc"]  # it would be empty, and what is here is a wide table
     folder = posixpath.dirname(page.file.src_uri)
     parts = _FENCE.split(markdown)
     parts[::2] = [_LINK.sub(lambda link: _on_site(link, folder), part) for part in parts[::2]]
@@ -53,8 +58,15 @@ def _section(content: Any, docs: Path) -> Any:
 
 
 def _pages_of(folder: str, docs: Path) -> list[str]:
+    """Its README.md, then the pages in the order in which that names them, then the others by name."""
+    index = docs / folder / "README.md"
+    first = (
+        ["README.md", *re.findall(r"\]\(([\w-]+\.md)\)", index.read_text(encoding="utf-8"))] if index.exists() else []
+    )
     names = sorted(path.name for path in (docs / folder).glob("*.md"))
-    return [folder + name for name in sorted(names, key=lambda name: name != "README.md")]
+    return [
+        folder + name for name in sorted(names, key=lambda name: first.index(name) if name in first else len(first))
+    ]
 
 
 def _on_site(link: re.Match[str], folder: str) -> str:
@@ -62,4 +74,5 @@ def _on_site(link: re.Match[str], folder: str) -> str:
     path = posixpath.normpath(posixpath.join("docs", folder, target))
     if "://" in target or (path.startswith("docs/") and path != "docs/README.md"):
         return link[0]
-    return f"`{path}`" if text.strip("`") in path else f"{text} (`{path}`)"
+    named = "<code>" + re.sub("([/_])", r"\1<wbr>", path) + "</code>"  # in a narrow column it may be broken there
+    return named if text.strip("`") in path else f"{text} ({named})"
