@@ -42,7 +42,7 @@
   app.buildHeatmap = (mount) => {
     const { runs } = app.page;
     app.panels = runs.map((run) => new app.Panel(runs.length > 1 ? run.name : "", run));
-    if (runs.length === 2) app.panels.push(new app.Panel(`${runs[1].name} less ${runs[0].name}`, runs[0]));
+    if (runs.length === 2) app.panels.push(new app.Panel(`${runs[1].name} minus ${runs[0].name}`, runs[0]));
     const grid = app.el("div", { class: runs.length > 1 ? "panels many" : "panels" }, ...app.panels.map((panel) => panel.node));
     if (runs.length === 2) app.panels[2].node.classList.add("across");
     meaning = app.el("p", { class: "meaning" });

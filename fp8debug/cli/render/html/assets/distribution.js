@@ -21,7 +21,7 @@
     if (d.scale && format) said.push(`The scale ${app.digits(d.scale, 4)} lets ${d.fmt} hold up to ${app.digits(format.largest / d.scale, 4)}.`);
     if (d.current_scale && d.scale && d.current_scale !== d.scale) said.push(`Current scaling would have ${app.digits(d.current_scale, 4)}.`);
     if (d.approx) said.push(`Counted after rounding to ${d.approx.toUpperCase()}.`);
-    return said.join(" ").replace(/e-(\d)/g, "e\u2060-\u2060$1"); // no line ends within a number
+    return said.join(" ").replace(/e-(\d)/g, "e\u2060-\u2060$1").replace(/ %/g, "\u00a0%"); // no line ends within a number
   };
 
   const extent = (d, formats) => {

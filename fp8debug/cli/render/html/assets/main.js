@@ -70,24 +70,31 @@
     document.getElementById("layer-title")?.focus({ preventScroll: true });
   };
 
-  /** Where the page begins: the first finding's tensor, by the metric in which it is worst. */
+  /** How bad the values of one row of a plane are together. */
+  const badness = (run, plane, row) => {
+    const metric = app.metricOf(plane);
+    return app.row(run, plane, row).reduce((sum, value) => sum + (Number.isNaN(value) ? 0 : app.bandOf(metric, value).severity ** 2), 0);
+  };
+
+  const best = (planes, score) => planes.map((plane) => [score(plane), plane]).reduce((a, b) => (b[0] > a[0] ? b : a))[1];
+
+  const take = (plane) => app.settle({ metric: plane.metric, operand: plane.operand, recipe: app.recipeKey(plane) });
+
+  /** Where the page begins: the first finding's tensor, by the metric in which it is worst; else what is known best. */
   const begin = () => {
     const { page } = app;
-    const link = page.links.find((each) => each.tensor && app.indexOfLayer(each.layer) >= 0);
-    const first = page.runs.flatMap((run) => run.planes)[0];
-    app.settle({ metric: first ? first.metric : page.metrics[0].name, operand: (link && link.tensor) || first.operand });
-    if (!link) return;
-    const run = page.runs[0];
-    const row = app.indexOfLayer(link.layer);
-    let worst = -1;
-    for (const plane of run.planes.filter((each) => each.operand === link.tensor)) {
-      const metric = app.metricOf(plane);
-      const most = app.row(run, plane, row).reduce((sum, value) => sum + (Number.isNaN(value) ? 0 : app.bandOf(metric, value).severity ** 2), 0);
-      if (most <= worst) continue;
-      worst = most;
-      app.settle({ metric: plane.metric, operand: plane.operand, recipe: app.recipeKey(plane) });
+    const run = page.runs.find((each) => each.planes.length);
+    const link = page.links.find((each) => app.indexOfLayer(each.layer) >= 0 && run.planes.some((plane) => plane.operand === each.tensor));
+    if (link) {
+      const row = app.indexOfLayer(link.layer);
+      take(best(run.planes.filter((plane) => plane.operand === link.tensor), (plane) => badness(run, plane, row)));
+      app.settle({ layer: link.layer, tensor: link.tensor, step: link.step });
+      return;
     }
-    app.settle({ layer: link.layer, tensor: link.tensor, step: link.step });
+    const { metric, operand } = run.planes[0];
+    const middle = Math.floor(run.layers.length / 2);
+    const known = (plane) => app.row(run, plane, middle).filter((value) => !Number.isNaN(value)).length;
+    take(best(run.planes.filter((plane) => plane.metric === metric && plane.operand === operand), known));
   };
 
   /** Everything again: colours or sizes have changed. */

@@ -33,7 +33,7 @@
       .map((run) => {
         const byStep = new Map(run.training.steps.map((step, i) => [step, run.training[series.name][i]]));
         const values = steps.map((step) => byStep.get(step) ?? NaN);
-        return { label: app.page.runs.length > 1 ? run.name : series.title, values, colour: `line-${app.page.runs.indexOf(run) + 1}` };
+        return { label: app.page.runs.length > 1 ? run.name : series.title, values, colour: `line-${app.page.runs.indexOf(run) + 1}`, width: runs.length > 1 && run === runs[0] ? 3.5 : 1.5 }; // the first is seen under the others
       });
     if (!lines.some((line) => line.values.some(Number.isFinite))) return;
     const mine = spikes.filter((item) => item.spike.series === series.name);
