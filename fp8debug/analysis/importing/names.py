@@ -27,10 +27,11 @@ _BLOCKWISE = re.compile(r"max_blockwise_dynamic_range_block_size_\d+_dims_\d+(_m
 _COLUMNWISE = "_columnwise"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GivenName:
-    """What the name of a number says."""
+    """What the name of a number says. Equal texts are equal names: there are millions of them to look up."""
 
+    text: str
     layer: str
     tensor: str
     """Our word: x | w | dy | y | dx | dw."""
@@ -41,6 +42,12 @@ class GivenName:
     columnwise: bool
     given_name: str
     """The log's name of the statistic, recipe included."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GivenName) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
 
     @property
     def is_share(self) -> bool:
@@ -65,6 +72,7 @@ def split_name(text: str) -> GivenName | None:
     core = core if known is None else core[len(known) + 1 :]
     recipe = None if known is None else _RECIPES[known]
     return GivenName(
+        text=text,
         layer=text[:at],
         tensor=TENSORS[word],
         statistic="max_blockwise_dynamic_range" if _BLOCKWISE.fullmatch(core) else _STATISTICS.get(core, core),

@@ -13,7 +13,7 @@ from fp8debug.analysis.importing.names import GivenName
 from fp8debug.analysis.importing.steps import Record, Step
 from fp8debug.analysis.importing.tally import Tally
 from fp8debug.rundir import RunDir
-from fp8debug.schema import SCHEMA_VERSION, TABLES, Table
+from fp8debug.schema import RECORD_KEY, SCHEMA_VERSION, TABLES, Table
 
 FLUSH_ROWS = 1 << 17
 _SCALARS: dict[str, pa.DataType] = {
@@ -27,6 +27,8 @@ _SCALARS: dict[str, pa.DataType] = {
 }
 _LARGEST_FLOAT32 = 3.4028234663852886e38
 _BACKWARD = ("dy", "dx", "dw")
+_COLUMNS = {name: table.column_names for name, table in TABLES.items()}
+_KEY = tuple(column.name for column in RECORD_KEY)
 
 
 def arrow_schema(table: Table) -> pa.Schema:
@@ -46,7 +48,7 @@ class Parts:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._rows: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+        self._rows: dict[tuple[str, int], list[tuple[Any, ...]]] = defaultdict(list)
         self._n_rows = 0
         self._next_part: dict[tuple[str, int], int] = defaultdict(int)
         self._next_seq: dict[int, int] = defaultdict(int)
@@ -64,36 +66,36 @@ class Parts:
 
     def _add_record(self, step: Step, record: Record, tally: Tally) -> None:
         layer, tensor = record.operand
-        key = {
-            "segment": step.segment, "step": step.step, "microbatch": 0, "call": record.call,
-            "pass": "backward" if tensor in _BACKWARD else "forward",
-            "layer": layer, "tensor": tensor, "seq": self._next_seq[record.rank],
-        }  # fmt: skip
+        seq = self._next_seq[record.rank]
         self._next_seq[record.rank] += 1
-        tally.layers.setdefault(layer)
-        tally.tensors.add(tensor)
-        tally.n_uses += len(record.kept) if record.call else 0
-        amax = amax_of(record)
-        self.add("tensors", record.rank, **key, row_class="all", sampled=False, status="imported", amax=amax)
+        tally.add_operand(layer, tensor, n_uses=len(record.kept) if record.call else 0)
+        direction = "backward" if tensor in _BACKWARD else "forward"
+        key = (step.segment, step.step, 0, record.call, direction, record.rank, layer, tensor, seq)
+        health = {"row_class": "all", "sampled": False, "status": "imported", "amax": amax_of(record)}
+        self.add("tensors", record.rank, **dict(zip(_KEY, key, strict=True)), **health)
+        rows = self._rows["statistics", record.rank]
         for name in record.kept:
-            value, at_floor = float(record.given[name]), is_at_floor(name, record.given[name])
+            text = record.given[name]
+            value, at_floor = float(text), is_at_floor(name, text)
             tally.add_number(name, value, at_floor=at_floor)
-            self.add(
-                "statistics", record.rank, **key, recipe=name.recipe, fmt=name.fmt, statistic=name.statistic,
-                value=value / 100 if name.is_share else value, at_floor=at_floor, columnwise=name.columnwise,
-                given_name=name.given_name,
-            )  # fmt: skip
+            value = value / 100 if name.is_share else value
+            rows.append(
+                (*key, name.recipe, name.fmt, name.statistic, value, at_floor, name.columnwise, name.given_name)
+            )
+        self._n_rows += len(record.kept)
 
-    def add(self, table: str, rank: int, **cells: Any) -> None:
+    def add(self, table: str, rank: int, /, **cells: Any) -> None:
         """Add a row; columns not given are NULL."""
-        self._rows[table, rank].append({**cells, "rank": rank})
+        cells["rank"] = rank
+        self._rows[table, rank].append(tuple(map(cells.get, _COLUMNS[table])))
         self._n_rows += 1
 
     def flush(self) -> None:
         """Write all rows that wait; raises OSError."""
         for (table, rank), rows in self._rows.items():
             schema = arrow_schema(TABLES[table])
-            arrays = [pa.array([row.get(field.name) for row in rows], type=field.type) for field in schema]
+            columns = zip(*rows, strict=True)
+            arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
             part = self._run.part_name(table, rank, self._next_part[table, rank])
             self._next_part[table, rank] += 1
             with self._run.storage.writing(part) as file:

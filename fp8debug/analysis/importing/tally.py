@@ -84,9 +84,18 @@ class Tally:
         """Numbers that are kept."""
         return sum(seen.n for seen in self.numbers.values())
 
+    def add_operand(self, layer: str, tensor: str, *, n_uses: int) -> None:
+        """One record, and how many of its numbers stand beside others."""
+        self.layers.setdefault(layer)
+        self.tensors.add(tensor)
+        self.n_uses += n_uses
+
     def add_number(self, name: GivenName, value: float, *, at_floor: bool) -> None:
         """One number that is kept, in the log's unit."""
-        seen = self.numbers.setdefault(Kind(name.statistic, name.recipe, name.columnwise), Seen())
+        kind = Kind(name.statistic, name.recipe, name.columnwise)
+        seen = self.numbers.get(kind)
+        if seen is None:
+            seen = self.numbers[kind] = Seen()
         seen.n += 1
         seen.n_at_floor += at_floor
         if math.isnan(value):
