@@ -79,9 +79,10 @@ def _look(found: RunDir, text: str, tensor: str | None, step: int | None, recipe
     from fp8debug.cli.rule_choice import rule_choice
 
     chosen = rule_choice()
-    with open_run(found.path) as run:
+    # One thread: so little is read that others would cost more than they bring.
+    with open_run(found.path, threads=1) as run:
         layer = layer_named(run, text)
     scope = Scope(layer=rf"\A{re.escape(layer)}\Z")
-    with open_run(found.path, thresholds=chosen.thresholds, scope=scope) as run:
+    with open_run(found.path, thresholds=chosen.thresholds, threads=1, scope=scope) as run:
         tensors = tensors_named(run, layer, tensor)
         return look(run, layer, tensors, step=step, recipe=recipe, rules=chosen.rules())

@@ -1,6 +1,6 @@
 """One tensor of one layer, looked at closely."""
 
-from fp8debug.analysis.operand.look import look
+from fp8debug.analysis.operand.gathering import look
 from fp8debug.analysis.operand.names import layer_named, tensors_named
 from fp8debug.analysis.operand.records import Channels, Course, Facts, Fit, Operand, Payload, Standing, Told
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fp8debug.analysis.operand import Channels, Course, Fit, Operand, Payload
 from fp8debug.cli.render.sparkline import sparkline
 from fp8debug.cli.render.stream import Looks
-from fp8debug.cli.render.tables import columns, display_width, escape, named_columns, wrap
+from fp8debug.cli.render.tables import chunks, columns, display_width, escape, named_columns, wrap
 from fp8debug.cli.render.wording import METRICS, count, listed, step_range
 
 _INDENT = "  "
@@ -41,10 +41,11 @@ def fit_lines(operand: Operand, looks: Looks) -> Iterator[str]:
             ("recipe", "format", "scale", "smallest", "normal from", "largest", "coarse %", "beyond %")
         ]
         yield from _table([*rows, *map(_range_cells, ranged)], looks, n_left=2)
-        yield from _dim(
+        yield from paragraph(
             "coarse: non-zero values below the normal range, where precision fades; beyond: elements above the largest "
             "value.",
             looks,
+            looks.dim,
         )
         yield ""
     if operand.fits:
@@ -53,10 +54,11 @@ def fit_lines(operand: Operand, looks: Looks) -> Iterator[str]:
         rows = [head, *map(_left_cells, operand.fits)]
         painted = [looks.red if _is_bad(fit) else None for fit in operand.fits]
         yield from _table(rows, looks, n_left=2, n_right_of=len(head) - 1, painted=painted)
-        yield from _dim(
+        yield from paragraph(
             "SQNR in dB, of all values and of the smallest 99 %; zero: non-zero values that become zero; clip: "
             "elements that round beyond the largest value.",
             looks,
+            looks.dim,
         )
 
 
@@ -94,11 +96,13 @@ def course_lines(operand: Operand, looks: Looks) -> Iterator[str]:
     yield from _table([head, *cells], looks, n_left=1, n_right_of=5)
     zero = [_TITLES[course.metric] for course in shown if not any(course.values) and course.metric != "scale_gap_bits"]
     if zero:
-        yield from _dim(f"Always 0: {listed(zero)}.", looks)
+        yield from paragraph(f"Always 0: {listed(zero)}.", looks, looks.dim)
     start = max((course.judged_from or 0 for course in drawn), default=0)
     if start:
-        yield from _dim(
-            f"Before step {start} the simulated history starts up: worst does not count it, and rules do not.", looks
+        yield from paragraph(
+            f"Before step {start} the simulated history starts up: worst does not count it, and rules do not.",
+            looks,
+            looks.dim,
         )
 
 
@@ -190,9 +194,7 @@ def payload_lines(payload: Payload | None, looks: Looks) -> Iterator[str]:
         scale = f"one scale a block, from {short(payload.scale_min)} to {short(payload.scale_max)}"
     else:
         scale = "its scale is not known"
-    yield from wrap(
-        f"{count(payload.n, 'code')} in {payload.fmt or 'an unknown format'}{recipe}; {scale}.", looks.width
-    )
+    yield from paragraph(f"{count(payload.n, 'code')} in {payload.fmt or 'an unknown format'}{recipe}; {scale}.", looks)
     shares = [
         f"{_percent(value)} % {words}"
         for value, words in (
@@ -202,17 +204,15 @@ def payload_lines(payload: Payload | None, looks: Looks) -> Iterator[str]:
         )
         if value is not None
     ]
-    yield from wrap(f"Of the codes {listed(shares)}." if shares else "", looks.width)
+    yield from paragraph(f"Of the codes {listed(shares)}." if shares else "", looks)
     if payload.gain is not None:
         own = f" (our own cast at that scale: {payload.own_gain:.3f})" if payload.own_gain is not None else ""
         sqnr = "" if payload.sqnr_db is None else f"; SQNR {payload.sqnr_db:.1f} dB"
-        yield from wrap(f"Values come back times {payload.gain:.3f}{own}{sqnr}.", looks.width)
+        yield from paragraph(f"Values come back times {payload.gain:.3f}{own}{sqnr}.", looks)
     if payload.is_stale:
-        yield from (
-            looks.red(line) for line in wrap("The bytes are old: the scale changed, they did not.", looks.width)
-        )
+        yield from paragraph("The bytes are old: the scale changed, they did not.", looks, looks.red)
     elif payload.differs:
-        yield from (looks.red(line) for line in wrap("It is not what this scale should have given.", looks.width))
+        yield from paragraph("It is not what this scale should have given.", looks, looks.red)
 
 
 def _table(
@@ -231,14 +231,15 @@ def _table(
         lines = named_columns(rows, looks.width - len(_INDENT), right=right)
         painted = ()
     head, *body = lines
-    yield _INDENT + looks.dim(head)
+    yield from (_INDENT + looks.dim(piece) for piece in chunks(head, looks.width - len(_INDENT)))
     for place, line in enumerate(body):
-        paint = painted[place] if place < len(painted) else None
-        yield _INDENT + (paint(line) if paint is not None else line)
+        paint = (painted[place] if place < len(painted) else None) or str
+        yield from (_INDENT + paint(piece) for piece in chunks(line, looks.width - len(_INDENT)))
 
 
-def _dim(text: str, looks: Looks) -> Iterator[str]:
-    yield from (looks.dim(line) for line in wrap(text, looks.width))
+def paragraph(text: str, looks: Looks, paint: Callable[[str], str] = str, *, hanging: str = "") -> Iterator[str]:
+    """Wrapped; no line is wider than the stream, whatever names are in it."""
+    yield from (paint(line) for line in wrap(text, looks.width, hanging=hanging, break_long=True))
 
 
 def short(value: float | None) -> str:

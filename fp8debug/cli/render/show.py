@@ -14,7 +14,7 @@ from fp8debug.analysis.parts import printable_text
 from fp8debug.cli.render.commands import sql_command
 from fp8debug.cli.render.document import document_text
 from fp8debug.cli.render.octaves import Range, chart_lines, line_of
-from fp8debug.cli.render.operand_tables import channel_lines, course_lines, fit_lines, payload_lines, short
+from fp8debug.cli.render.operand_tables import channel_lines, course_lines, fit_lines, paragraph, payload_lines, short
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import chunks, escape, wrap
 from fp8debug.cli.render.wording import METRICS, count, listed, operand, step_range, with_full_stop
@@ -95,12 +95,12 @@ def _heading(shown: Operand, looks: Looks) -> Iterator[str]:
     module = f"of a {escape(facts.class_name)}" if facts.class_name else "of a layer"
     size = f" ({facts.in_features:,} to {facts.out_features:,})" if facts.in_features and facts.out_features else ""
     reads = f"; read by {listed(facts.gemms)}" if facts.gemms else ""
-    yield from wrap(f"{_WHAT.get(shown.tensor, 'A tensor')} {module}{size}{reads}.", looks.width)
-    yield from wrap(_shape(shown), looks.width)
-    yield from wrap(_recorded(shown), looks.width)
+    yield from paragraph(f"{_WHAT.get(shown.tensor, 'A tensor')} {module}{size}{reads}.", looks)
+    yield from paragraph(_shape(shown), looks)
+    yield from paragraph(_recorded(shown), looks)
     if facts.n_nonfinite:
         text = f"{count(facts.n_nonfinite, 'element')} NaN or infinite, first at step {facts.first_nonfinite_step}."
-        yield from (looks.red(line) for line in wrap(text, looks.width))
+        yield from paragraph(text, looks, looks.red)
 
 
 def _name(name: str, looks: Looks) -> Iterator[str]:
@@ -137,12 +137,12 @@ def _standing(standing: Standing, looks: Looks) -> Iterator[str]:
     for verdict in standing.verdicts:
         steps = step_range(verdict.first_step, verdict.last_step)
         text = f"Under {verdict.recipe} ({verdict.fmt}), {steps}: {verdict.reason}"
-        yield from wrap(with_full_stop(escape(text)), looks.width, break_long=True)
+        yield from paragraph(with_full_stop(escape(text)), looks)
     if standing.verdicts and standing.fine_under:
-        yield from wrap(f"Fine under {listed([escape(each) for each in standing.fine_under])}.", looks.width)
+        yield from paragraph(f"Fine under {listed([escape(each) for each in standing.fine_under])}.", looks)
     for told in standing.told:
         text = f"- {told.severity}: {with_full_stop(escape(told.message))} {escape(told.advice)} {escape(told.page)}"
-        yield from wrap(text, looks.width, hanging="  ", break_long=True)
+        yield from paragraph(text, looks, hanging="  ")
 
 
 def _level(standing: Standing, looks: Looks, name: str = "") -> Iterator[str]:
@@ -164,17 +164,17 @@ def _distribution(shown: Operand, looks: Looks) -> Iterator[str]:
     spread = shown.distribution
     if spread is None:
         yield looks.bold("DISTRIBUTION not known")
-        yield from wrap(_why_unknown(shown), looks.width)
+        yield from paragraph(_why_unknown(shown), looks)
         return
     yield looks.bold(f"DISTRIBUTION at step {spread.step}") + _why_this_step(shown)
-    yield from wrap(_counts(spread), looks.width)
+    yield from paragraph(_counts(spread), looks)
     if not spread.octaves:
         return
     bars = [("before", spread.before)]
     if spread.after:
         bars.append(("after", spread.after))
     yield from chart_lines(spread.octaves, bars, _ranges(shown), looks)
-    yield from (looks.dim(line) for line in wrap(_legend(shown, spread, looks), looks.width))
+    yield from paragraph(_legend(shown, spread, looks), looks, looks.dim)
 
 
 def _why_unknown(shown: Operand) -> str:
@@ -272,19 +272,17 @@ def _layer_heading(operands: Sequence[Operand], looks: Looks) -> Iterator[str]:
     yield from _name(escape(operands[0].layer), looks)
     size = f" ({facts.in_features:,} to {facts.out_features:,})" if facts.in_features and facts.out_features else ""
     tensors = listed([each.tensor for each in operands])
-    yield from wrap(f"{escape(facts.class_name or 'A layer')}{size}; recorded: {tensors}.", looks.width)
+    yield from paragraph(f"{escape(facts.class_name or 'A layer')}{size}; recorded: {tensors}.", looks)
 
 
 def _short_form(shown: Operand, looks: Looks) -> Iterator[str]:
     """Its verdict, how it is spread in one line, and what the recipe leaves."""
     yield from _level(shown.standing, looks, escape(shown.tensor))
-    yield from wrap(_shape(shown), looks.width)
+    yield from paragraph(_shape(shown), looks)
     for verdict in () if shown.standing.told else shown.standing.verdicts[:1]:
-        yield from wrap(with_full_stop(escape(f"Under {verdict.recipe}: {verdict.reason}")), looks.width)
+        yield from paragraph(with_full_stop(escape(f"Under {verdict.recipe}: {verdict.reason}")), looks)
     for told in shown.standing.told:
-        yield from wrap(
-            f"- {told.severity}: {with_full_stop(escape(told.message))}", looks.width, hanging="  ", break_long=True
-        )
+        yield from paragraph(f"- {told.severity}: {with_full_stop(escape(told.message))}", looks, hanging="  ")
     spread = shown.distribution
     if spread is not None and spread.octaves:
         first, last = spread.octaves[0], spread.octaves[-1] + 1
@@ -292,7 +290,7 @@ def _short_form(shown: Operand, looks: Looks) -> Iterator[str]:
         yield f"  step {spread.step}: 2^{first} {line} 2^{last}"
     for fit in shown.fits:
         if fit.recipe == shown.recipe and not fit.alternate and fit.source != "whatif":
-            yield from wrap(_in_short(fit), looks.width)
+            yield from paragraph(_in_short(fit), looks)
 
 
 def _in_short(fit: Fit) -> str:
