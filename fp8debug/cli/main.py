@@ -43,7 +43,7 @@ VERBS = (
     Verb("attach", "attach", "Run a training script and record its tensors.", takes_script=True),
     Verb("watch", "watch", "Follow a run while it is written."),
     Verb("report", "report", "Say which layers would suffer in FP8, where, and why.", bare_options=("--html",)),
-    Verb("show", "show", "Look at one tensor closely: its values, formats, scales and history."),
+    Verb("show", "show", "Look at one tensor closely: values, formats, scales, history."),
     Verb("whatif", "whatif", "Say what other scaling recipes would do to the tensors of a run."),
     Verb("plan", "plan", "Write what to change, in the format of your framework."),
     Verb(

@@ -41,7 +41,7 @@ def show(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, complete.")] = False,
 ) -> None:
-    """Look at one tensor closely: its values, formats, scales and history.
+    """Look at one tensor closely: values, formats, scales, history.
 
     Its magnitudes before and after a recipe, what each format keeps of them, and what the rules say of it. Without
     TENSOR, all tensors of the layer in short form.
