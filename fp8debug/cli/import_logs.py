@@ -43,12 +43,14 @@ def import_logs(
     from fp8debug.cli.render.wording import shown_path
     from fp8debug.errors import UsageError
     from fp8debug.hooks.place import point_latest, resolve_run_path
+    from fp8debug.hooks.superseded import make_readers_lock
     from fp8debug.rundir import RunDir
 
     if kind not in _KINDS:
         raise UsageError(f"--from {kind!r}: expected what wrote the logs: {' or '.join(_KINDS)}")
     run = RunDir(resolve_run_path(out, Path(files[0]).name, name, 1))
     done = _import([Path(file) for file in files], run, name, force=force)
+    make_readers_lock(run.storage)
     point_latest(run.path)
     if as_json:
         sys.stdout.write(imported_json(done))
