@@ -15,6 +15,7 @@ from fp8debug.errors import UsageError
 from fp8debug.hooks.backends.base import FoundLayer
 from fp8debug.hooks.backends.finding import find_layers
 from fp8debug.hooks.emulate.emulation import explain_nothing
+from fp8debug.hooks.live_scalars import OnScalars
 from fp8debug.hooks.manifest import new_manifest
 from fp8debug.hooks.measure.loading import load_engine
 from fp8debug.hooks.place import find_place, point_latest
@@ -33,6 +34,8 @@ def open_session(
     script: str,
     say: Callable[[str], None],
     measure_gradients: bool,
+    on_scalars: OnScalars | None = None,
+    scalars_every_rank: bool = False,
 ) -> Session:
     """Make the run directory and open a session on it; no model is attached yet.
 
@@ -51,8 +54,9 @@ def open_session(
     if place.resumes:
         manifest, resume = go_on(run_dir, manifest, place.launch, place.step_asked)
     session = Session(
-        plan, run_dir, manifest, engine, say, rank=place.rank, measure_gradients=measure_gradients, resume=resume
-    )
+        plan, run_dir, manifest, engine, say, rank=place.rank, measure_gradients=measure_gradients, resume=resume,
+        on_scalars=on_scalars if place.rank == 0 or scalars_every_rank else None,
+    )  # fmt: skip
     session.open()
     if place.rank == 0:
         point_latest(place.path)
@@ -93,6 +97,8 @@ def attach(
     force: bool = False,
     resume: str | os.PathLike[str] | None = None,
     resume_step: int | None = None,
+    on_scalars: OnScalars | None = None,
+    scalars_every_rank: bool = False,
     quiet: bool = False,
 ) -> Session:
     """Record the GEMM operands of `model`'s layers while it trains.
@@ -131,6 +137,9 @@ def attach(
         force: rename a run that is already there.
         resume: run directory to go on in, as a new segment.
         resume_step: its first step there; default: what the optimizer has counted, else the next.
+        on_scalars: called as on_scalars(step, scalars) in the training's thread, once a step and in order, when its
+            numbers have arrived (docs/live.md lists them). When it raises it is called no more.
+        scalars_every_rank: on every rank, not on rank 0 alone.
 
     Raises:
         UsageError: a regex that does not compile or matches nothing, exclusions that leave nothing out, an unknown
@@ -138,6 +147,8 @@ def attach(
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"attach: got {type(model).__name__}; expected an nn.Module, wrapped or not")
+    if on_scalars is not None and not callable(on_scalars):
+        raise UsageError(f"on_scalars: got {on_scalars!r}; expected a function of a step and its scalars by name")
     options = CaptureOptions(
         layers=one_or_more(layers),
         exclude=one_or_more(exclude),
@@ -187,7 +198,8 @@ def attach(
     say = nowhere if quiet else on_stderr
     script = sys.argv[0] or "python"
     session = open_session(capture, command=[Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)],
-                           script=script, say=say, measure_gradients=False)  # fmt: skip
+                           script=script, say=say, measure_gradients=False, on_scalars=on_scalars,
+                           scalars_every_rank=scalars_every_rank)  # fmt: skip
     found = session.attach_layers(model, layers_there)
     session.forget_graphs()
     if session.rank == 0:

@@ -17,7 +17,6 @@ from typing import Any
 from fp8debug.config import CaptureOptions
 from fp8debug.hooks.clock import FinishedStep
 from fp8debug.hooks.recorder import Recorder
-from fp8debug.hooks.scalars import DeviceScalar, Scalar
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.training import StepReport
 from fp8debug.hooks.triggers import WINDOW, Fired, Triggers
@@ -169,7 +168,7 @@ class FlightRecorder:
     def _judge_numbers(self, *, wait: bool) -> list[_Quoted]:
         """Judge loss and gradient norm of the steps whose numbers have come to the host."""
         fired = []
-        while self._unjudged and (wait or _is_here(self._unjudged[0][1])):
+        while self._unjudged and (wait or self._unjudged[0][1].is_here):
             step, report = self._unjudged.popleft()
             found = self._triggers.judge_numbers(step, report.loss()[0], report.grad_norm()[0])
             fired += [_Quoted(one, report) for one in found]
@@ -275,10 +274,3 @@ def _move(source: Batch, target: Batch, table: str) -> None:
     buffer = source.rows[table]
     source.rows[table] = type(buffer)(table)
     target.rows[table].extend(buffer)
-
-
-def _is_here(report: StepReport) -> bool:
-    """Whether every number of the report has come to the host."""
-    numbers: list[Scalar | None] = [n for pair in report.losses for n in pair]
-    numbers += [*report.clip_norms.values(), *report.gradient_norms, *report.logged.values()]
-    return all(n.is_here for n in numbers if isinstance(n, DeviceScalar))

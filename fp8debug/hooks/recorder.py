@@ -21,7 +21,7 @@ from fp8debug.hooks.measurement import Measurement, Missed, RowClass, is_replica
 from fp8debug.hooks.noticed import Noticed
 from fp8debug.hooks.observed import Observed, Payload
 from fp8debug.hooks.payloads import PayloadFacts, decoded, facts_of, is_codes, payload_of
-from fp8debug.hooks.rows import RowMaker
+from fp8debug.hooks.rows import RowMaker, RowTap
 from fp8debug.hooks.scales import InForce
 from fp8debug.hooks.tables import Batch
 from fp8debug.hooks.taking import Taking
@@ -299,6 +299,25 @@ class Recorder:
         with self._lock:
             self._rows.set_details(recipes, detail)
             self._has_details = bool(detail)
+
+    def feed(self, tap: RowTap) -> None:
+        """Let `tap` see records as their rows are made, and the ends of steps among them."""
+        self._rows.tap = tap
+
+    def end_step(self) -> None:
+        """All that was seen so far belongs to steps that are over."""
+        with self._lock:
+            self._rows.end_step()
+
+    def make_arrived(self) -> None:
+        """Make rows now that would be made at the next flush, of what has come; waits for nothing."""
+        with self._lock:
+            self._rows.make_arrived()
+
+    def catch_up(self) -> None:
+        """Make rows now of all that was seen; waits for what is on its way."""
+        with self._lock:
+            self._rows.catch_up()
 
     def take_batch(self, *, wait: bool = True) -> Batch:
         """Hand over the rows collected so far; see `RowMaker.take_batch`."""

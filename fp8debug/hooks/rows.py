@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +31,23 @@ from fp8debug.recipes import Recipe, TensorRecipe
 from fp8debug.replay import Moment, ScaleInForce
 
 
+class RowTap(Protocol):
+    """Sees records as their rows are made, in order of observation, on whatever thread makes them."""
+
+    def saw(self, taken: Measurement, observed: Sequence[tuple[ScaleInForce, str]]) -> None:
+        """A tensor in high precision, all its rows, and the scales that it has a row of, each with its source."""
+
+    def lost(self, taken: Measurement, sums: Iterable[tuple[InForce, ErrorSums]]) -> None:
+        """What it loses under each known scale, when it was sampled."""
+
+    def step_is_whole(self) -> None:
+        """All that was seen before the end of a step has been made."""
+
+
+class StepOver(NamedTuple):
+    """The end of a step, in its place among measurements."""
+
+
 class RowMaker:
     """Turns measurements into rows of a batch. Simulated histories live here: order matters."""
 
@@ -48,16 +65,18 @@ class RowMaker:
         self._details = DetailMaker(engine, recipes, detail)
         self._segment = segment
         self._rank = rank
-        self._waiting: deque[Measurement | Missed] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._payloads = PayloadWatch()
         self.batch = Batch()
         self._into = self.batch
         """Where rows are made; guarded, as histories are, by the lock."""
         self._making = threading.RLock()
-        self._late: deque[tuple[Batch, deque[Measurement | Missed]]] = deque()
+        self._late: deque[tuple[Batch, deque[_Waiting]]] = deque()
         """Batches handed over whose rows are still to be made, on the writer's thread as a rule."""
         self._n_arriving = 0
+        self.tap: RowTap | None = None
+        """Who sees records as their rows are made."""
         self.look: Callable[[Measurement], Iterable[tuple[str, str]]] = lambda taken: ()
         """Events, (kind, message), about a measurement; asked in order of observation."""
 
@@ -69,17 +88,34 @@ class RowMaker:
     def add_later(self, taken: Measurement) -> None:
         """Keep a measurement until `catch_up`."""
         self._waiting.append(taken)
-        if taken.arriving is not None:
-            self._n_arriving += 1
-            self._waiting_bytes += taken.arriving.n_bytes
-        if taken.counted is not None:
-            for counted in (taken.counted, *(part.taken.counted for part in taken.classes)):
-                if counted is not None:
-                    self._waiting_bytes += counted.values.nbytes + counted.counts.nbytes
+        self._n_arriving += taken.arriving is not None
+        self._waiting_bytes += _bytes_of(taken)
 
     def add_missed(self, missed: Missed) -> None:
         """Keep, in its place, a pass that histories must know of."""
         self._waiting.append(missed)
+
+    def end_step(self) -> None:
+        """Let the tap know, in its place, that a step is over."""
+        self._waiting.append(StepOver())
+
+    def make_arrived(self) -> None:
+        """Make the rows of what has come, up to the first that is still on its way; waits for nothing.
+
+        While the writer's thread makes older ones, nothing is made.
+        """
+        if self._late or not self._making.acquire(blocking=False):
+            return
+        try:
+            self._into = self.batch
+            while self._waiting and _is_here(self._waiting[0]):
+                taken = self._waiting.popleft()
+                if isinstance(taken, Measurement):
+                    self._n_arriving -= taken.arriving is not None
+                    self._waiting_bytes -= _bytes_of(taken)
+                self._make_one(taken)
+        finally:
+            self._making.release()
 
     def add_now(self, taken: Measurement, value: torch.Tensor) -> list[InForce]:
         """Make rows at once, those included that need the `value`; catches up first.
@@ -141,13 +177,17 @@ class RowMaker:
         finally:
             self._late.popleft()
 
-    def _make(self, waiting: deque[Measurement | Missed]) -> None:
+    def _make(self, waiting: deque[_Waiting]) -> None:
         while waiting:
-            taken = waiting.popleft()
-            if isinstance(taken, Missed):
-                self._add_missed(taken)
-            else:
-                self._add(taken if taken.arriving is None else taken.arrived(), None)
+            self._make_one(waiting.popleft())
+
+    def _make_one(self, taken: _Waiting) -> None:
+        if isinstance(taken, Missed):
+            self._add_missed(taken)
+        elif isinstance(taken, Measurement):
+            self._add(taken.arrived(), None)
+        elif self.tap is not None:
+            self.tap.step_is_whole()
 
     def key(self, seq: int, layer: str, tensor: str, moment: Moment) -> tuple[Any, ...]:
         """The record key's cells."""
@@ -177,6 +217,8 @@ class RowMaker:
         amax = scaling_amax(health)
         observed = self._scales.observe(taken.layer, taken.tensor, taken.moment, amax, framework)
         self._add_scale_rows(key, observed)
+        if self.tap is not None:
+            self.tap.saw(taken, observed)
         if counted is None or not health.n:
             return []
         sourced = self._scales.in_force(taken.tensor, amax or 0.0, observed)
@@ -197,7 +239,10 @@ class RowMaker:
             self._into.rows["tensors"].append(tensor_row(key, taken))
         if counted is None or not taken.health.n:
             return
-        self._add_errors(key, part.value if counted.approx is not None else None, counted, sourced, whole)
+        value = part.value if counted.approx is not None else None
+        made = self._add_errors(key, value, counted, sourced, whole)
+        if self.tap is not None and taken.row_class == "all":
+            self.tap.lost(taken, made)
         self._add_histogram(taken.seq, "high", counted)
 
     def _add_histogram(self, seq: int, word: str, counted: Counted) -> None:
@@ -287,14 +332,14 @@ class RowMaker:
         counted: Counted,
         sourced: Sequence[Sourced],
         whole: Health,
-    ) -> None:
+    ) -> list[tuple[InForce, ErrorSums]]:
         known = [s for s in sourced if s.in_force.scale is not None]
+        found = self._error_sums(value, counted, [s.in_force for s in known], whole)
         rows = self._into.rows["errors"]
-        for ((recipe, fmt, alternate, scale), source, scope), sums in zip(
-            known, self._error_sums(value, counted, [s.in_force for s in known], whole), strict=True
-        ):
+        for ((recipe, fmt, alternate, scale), source, scope), sums in zip(known, found, strict=True):
             head = (recipe.text, fmt.name, alternate, source, scope, scale)
             rows.append((*key, *head, *_sum_cells(sums), counted.approx))
+        return [(s.in_force, sums) for s, sums in zip(known, found, strict=True)]
 
     def _error_sums(
         self, value: torch.Tensor | None, counted: Counted, in_force: Sequence[InForce], whole: Health
@@ -316,6 +361,20 @@ class RowMaker:
             sums = self._engine.tensor_error_sums(value, wanted, counted)
         found |= zip(requests, sums, strict=True)
         return [found[i] for i in range(len(in_force))]
+
+
+_Waiting = Measurement | Missed | StepOver
+
+
+def _is_here(taken: _Waiting) -> bool:
+    return not isinstance(taken, Measurement) or taken.arriving is None or taken.arriving.is_here
+
+
+def _bytes_of(taken: Measurement) -> int:
+    """Rough memory of what a measurement holds, or will hold."""
+    counted = () if taken.counted is None else (taken.counted, *(part.taken.counted for part in taken.classes))
+    arrays = sum(one.values.nbytes + one.counts.nbytes for one in counted if one is not None)
+    return arrays + (0 if taken.arriving is None else taken.arriving.n_bytes)
 
 
 def _sum_cells(s: ErrorSums) -> tuple[Any, ...]:

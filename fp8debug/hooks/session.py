@@ -24,6 +24,7 @@ from fp8debug.hooks.flight import FlightRecorder
 from fp8debug.hooks.flushing import Flushing
 from fp8debug.hooks.forks import abandon_in_children
 from fp8debug.hooks.limits import Limits
+from fp8debug.hooks.live_scalars import OnScalars, ScalarFeed
 from fp8debug.hooks.masks import RowMask
 from fp8debug.hooks.measure.engine import Engine
 from fp8debug.hooks.missing import note_missing, note_unmatched
@@ -73,6 +74,7 @@ class Session:
         rank: int = 0,
         measure_gradients: bool = False,
         resume: Resume | None = None,
+        on_scalars: OnScalars | None = None,
     ) -> None:
         self.run_dir = run_dir
         self.clock = Clock(self._on_step_end)
@@ -91,6 +93,7 @@ class Session:
             plan, self._recorder, self._roster, self.clock, flush=self.flush, fail=self.fail, flight=self._flight
         )
         self._reports = StepReports(self._recorder, self._roster, self._flight, segment=segment, rank=rank)
+        self._feed = None if on_scalars is None else self._fed(on_scalars, plan)
         self._attachment = Attachment(
             self._observation, self._roster, self._recorder, self.emulation, entered=self._on_layers, say=say
         )
@@ -174,6 +177,9 @@ class Session:
             self._guarded(self._note_what_is_missing)
             if self._flight is not None:
                 self._guarded(partial(self._flight.close, failed=status == "failed"))
+            if self._feed is not None:
+                self._guarded(self._recorder.catch_up)
+                self._guarded(partial(self._feed.deliver, wait=True))
             self._guarded(self._flushing.flush_at_close)
         disabled = self._manifest.status == "disabled"
         self._stop_watching()
@@ -310,7 +316,12 @@ class Session:
         self._observation.end_step(finished.step)
         self._attachment.check()
         scheduled = self._observation.is_scheduled(finished.step)
-        self._reports.add(finished, self.watch.take_report(), scheduled=scheduled)
+        report = self.watch.take_report()
+        if self._feed is not None:
+            self._feed.end_step(finished.step, report, sampled=scheduled)
+            self._recorder.end_step()
+            self._recorder.make_arrived()
+        self._reports.add(finished, report, scheduled=scheduled)
         if self._description.n_steps == 1:
             note_unmatched(self._observation, self._roster, self._recorder)
         if self._description.is_stale:  # some layers show only while the model runs
@@ -319,6 +330,19 @@ class Session:
         self._limits.look()
         if self._flushing.is_due or self._observation.is_full:
             self.flush()
+        if self._feed is not None:
+            self._feed.deliver()
+
+    def _fed(self, on_scalars: OnScalars, plan: CapturePlan) -> ScalarFeed:
+        def failed(text: str, step: int) -> None:
+            text = f"on_scalars is called no more after step {step}: {text}"
+            self._say(f"fp8debug: {text}")
+            self._recorder.event("on_scalars_failed", text, step=step)
+
+        passes = ("forward", "backward", *(("eval",) if plan.options.inference else ()))
+        feed = ScalarFeed(on_scalars, plan.recipes, passes, failed)
+        self._recorder.feed(feed)
+        return feed
 
     def _note_what_is_missing(self) -> None:
         self._problems += note_missing(

@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fp8debug.hooks.clock import Clock, FinishedStep, in_backward
-from fp8debug.hooks.scalars import Numbers, Scalar, as_numbers, as_scalar
+from fp8debug.hooks.scalars import DeviceScalar, Numbers, Scalar, as_numbers, as_scalar
 from fp8debug.hooks.shares import called_by_trainer
 from fp8debug.hooks.stepping import OptimizerWatch
 from fp8debug.hooks.transforms import has_data
@@ -37,6 +37,13 @@ class StepReport:
     lr: float | None = None
     logged: dict[str, Scalar | None] = field(default_factory=dict)
     """What session.log gave; it wins."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether every number has come to the host."""
+        numbers: list[Scalar | None] = [n for pair in self.losses for n in pair]
+        numbers += [*self.clip_norms.values(), *self.gradient_norms, *self.logged.values()]
+        return all(n.is_here for n in numbers if isinstance(n, DeviceScalar))
 
     def unscaled_losses(self) -> list[float]:
         """Losses with the loss scale divided out."""

@@ -38,6 +38,11 @@ class Arriving:
         self.n_bytes = n_bytes
         """Rough memory that the reading will have, in bytes."""
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it has arrived, so that reading it waits for nothing."""
+        return self._future.done()
+
     def reading(self) -> Reading:
         """The reading, waited for; raises what went wrong on the way."""
         return self._future.result()
