@@ -82,7 +82,7 @@
     const run = app.page.runs[0];
     const left = fields[0].nCols - app.view.columns.length;
     const said = [];
-    if (left) said.push(`${app.plural(left, "column")} of ${app.count(fields[0].nCols)} hold nothing of this metric and are left out.`);
+    if (left) said.push(`${app.plural(left, "column")} of ${app.count(fields[0].nCols)} without any value of this metric ${left === 1 ? "is" : "are"} left out.`);
     if (run.first_steps.some((step, i) => step !== run.last_steps[i])) said.push("A column is the worst of the steps that it stands for.");
     if (app.view.columns.length > app.panels[0].wholeWidth * app.panels[0].scale) said.push("Where columns are narrower than a dot, the worst of neighbours is drawn.");
     return said.join(" ");

@@ -165,7 +165,9 @@
       const apart = context.measureText(name(columns.length - 1)).width + 22;
       const every = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000].find((n) => n * cell >= apart) || columns.length;
       const right = this.gutter + this.plotWidth;
-      for (let i = Math.ceil(seen.left / every) * every; i < seen.right; i += every) {
+      const stride = every * (name(1) - name(0)); // labels are round numbers where steps are evenly apart
+      const shift = Array.from({ length: Math.min(every, columns.length) }, (_, i) => i).find((i) => name(i) % stride === 0) || 0;
+      for (let i = Math.ceil((seen.left - shift) / every) * every + shift; i < seen.right; i += every) {
         const x = this.gutter + (i + 0.5) * cell - this.scrollX;
         if (x < this.gutter || x > right) continue;
         context.beginPath();

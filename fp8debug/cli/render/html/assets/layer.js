@@ -8,14 +8,19 @@
 
   const several = () => app.page.runs.length > 1;
 
-  /** Colour and dash of a plane, the same in all charts: of its recipe, or its GEMM, or its run where there are several. */
+  /** Colour of a plane, the same in all charts: of its run where there are several, else its GEMM or recipe; dashes tell the rest. */
   const look = (run, plane) => {
-    const recipes = app.unique(app.page.runs.flatMap((each) => each.planes.filter((one) => one.recipe && !app.GEMMS[one.operand]).map(app.recipeKey)));
     const gemm = Object.keys(app.GEMMS).indexOf(plane.operand);
-    const recipe = Math.max(0, gemm < 0 ? recipes.indexOf(app.recipeKey(plane)) : recipes.findIndex((key) => key.split("|")[0] === plane.recipe));
-    if (several()) return { colour: COLOURS[app.page.runs.indexOf(run) % 6], dash: DASHES[(gemm < 0 ? recipe : gemm) % 4] };
+    const beside = app.planesOf(plane.metric, plane.operand);
+    if (several()) {
+      const dash = gemm < 0 ? app.unique(beside.map(app.recipeKey)).indexOf(app.recipeKey(plane)) : gemm;
+      return { colour: COLOURS[app.page.runs.indexOf(run) % 6], dash: DASHES[dash % 4] };
+    }
     if (gemm >= 0) return { colour: COLOURS[gemm] };
-    return plane.recipe ? { colour: COLOURS[recipe % 6], dash: DASHES[Math.floor(recipe / 6) % 4] } : { colour: "soft" };
+    if (!plane.recipe) return { colour: "soft" };
+    const recipes = app.unique(run.planes.filter((each) => each.recipe).map((each) => each.recipe));
+    const formats = app.unique(beside.filter((each) => each.recipe === plane.recipe).map((each) => each.fmt));
+    return { colour: COLOURS[recipes.indexOf(plane.recipe) % 6], dash: DASHES[formats.indexOf(plane.fmt) % 4] };
   };
 
   const label = (run, ...parts) => [several() ? run.name : "", ...parts].filter(Boolean).join(" ");
