@@ -73,6 +73,14 @@ def test_one_tensor(operands: tuple[Operand, ...], golden: Golden) -> None:
     assert re.sub(r"\x1b\[\d+m", "", coloured) == text
 
 
+def test_the_documented_output_is_real() -> None:
+    page = (SAMPLES.parent / "docs" / "show.md").read_text(encoding="utf-8")
+    real = (SAMPLES.parent / "tests" / "golden" / "sample_dumps" / "gpt-outlier.show.txt").read_text(encoding="utf-8")
+    shown = re.findall(r"^```text\n(?:\$ [^\n]*\n)?(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(shown) == 4
+    assert all(text in real for text in shown)
+
+
 def test_all_tensors_of_a_layer_in_short(operands: tuple[Operand, ...], golden: Golden) -> None:
     text = render_layer(operands, Looks(), run_path="sample_dumps/gpt-outlier")
     golden("sample_dumps/gpt-outlier.show_layer.txt", text)
