@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -25,13 +25,13 @@ from fp8debug.settings import load_rule_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-RULE_PAGES = sorted((ROOT / "docs" / "rules").glob("*.md"))
+PAGES_BELOW = sorted((ROOT / "docs").glob("*/*.md"))
 
 
-def blocks(language: str) -> Iterator[tuple[str, str]]:
+def blocks(language: str, pages: Iterable[Path] = PAGES) -> Iterator[tuple[str, str]]:
     """(page, text) of every fenced block in `language`."""
     fence = re.compile(rf"^```{language}\n(.*?)^```", re.DOTALL | re.MULTILINE)
-    for page in PAGES:
+    for page in pages:
         for text in fence.findall(page.read_text(encoding="utf-8")):
             yield page.name, text
 
@@ -61,7 +61,7 @@ def test_every_column_of_every_view_has_a_meaning(tmp_path: Path) -> None:
     assert [f"{view.name}.{column.name}" for view in views for column in view.columns if not column.meaning] == []
 
 
-@pytest.mark.parametrize("page", [*PAGES, *RULE_PAGES], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *PAGES_BELOW], ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if target.startswith("https://"):
@@ -113,8 +113,22 @@ def test_the_diagnosis_page_explains_keys_and_columns_of_rules() -> None:
 
 
 def test_python_examples_compile() -> None:
-    for page, text in blocks("python"):
+    for page, text in blocks("python", [*PAGES, *PAGES_BELOW]):
         compile(text, page, "exec")
+
+
+def test_options_in_commands_exist() -> None:
+    """Those before a script: what follows it is the script's own."""
+    reference = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## `fp8debug (\w+)`\n(.*?)(?=^## |\Z)", reference, re.MULTILINE | re.DOTALL))
+    pages = [*PAGES, *PAGES_BELOW]
+    text = "\n".join(text for language in ("sh", "console") for _, text in blocks(language, pages)).replace("\\\n", " ")
+    commands = re.findall(r"^(?:\$ )?fp8debug (\w+)([^\n#]*)", text, re.MULTILINE)
+    assert len(commands) > 100
+    for verb, words in commands:
+        own = re.split(r"\s--\s|\S+\.py\b|\s-- \\", words)[0]
+        for option in re.findall(r"(?<=\s)--[a-z][\w-]*", own):
+            assert f"{option} " in sections[verb], (verb, option, words)
 
 
 def test_metrics_page_explains_every_metric(tmp_path: Path) -> None:
