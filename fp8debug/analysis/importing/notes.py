@@ -47,7 +47,7 @@ def _unread(tally: Tally) -> Iterator[Note]:
 
 
 def _quoted(place: Place) -> str:
-    text = f": {escape(place.text[:100])}{'...' if len(place.text) > 100 else ''}" if place.text else ""
+    text = f' "{escape(place.text[:100])}{"..." if len(place.text) > 100 else ""}"' if place.text else ""
     return f"{escape(place.path.name)} line {place.line:,}{text}"
 
 
