@@ -103,7 +103,8 @@
     });
     if (view.cursor && !view.columns.includes(view.cursor.col)) view.cursor = { ...view.cursor, col: nearest(view.columns, view.cursor.col) };
     fillControls();
-    meaning.textContent = metric.meaning;
+    const chosen = [metric.title, state.operand, state.recipe.split("|").filter(Boolean).join(" ")].filter(Boolean).join(", ");
+    meaning.replaceChildren(app.el("b", { class: "on-paper" }, `${chosen}. `), metric.meaning);
     legend.replaceChildren(legendOf(fields[0]));
     if (fields[2] && fields[2].isDifference) legend.append(legendOf(fields[2], `Difference: ${panels[2].title}`));
     const entries = planes.map((plane, i) => ({ title: page.runs[i].name, sql: plane && plane.sql }));
@@ -133,7 +134,7 @@
     app.showZoom();
   };
 
-  app.focusFilter = () => controls.filter.focus();
+  app.focusFilter = () => controls.filter?.focus();
 
   app.announce = (text) => {
     live.textContent = text;

@@ -69,7 +69,7 @@
         const name = app.recipeName(plane);
         limits.push({ label: label(run, `${name} holds up to`), values, plane, run, ...look(run, plane), dash: several() ? [6, 3] : undefined });
         const clipped = amax.values.map((value, i) => (bits[i] > 0 ? value : NaN));
-        if (clipped.some(Number.isFinite)) limits.push({ label: label(run, `beyond what ${name} holds`), values: clipped, plane, run, colour: "warm-3", isDots: true });
+        if (clipped.some(Number.isFinite)) limits.push({ label: label(run, `beyond what ${name} holds`), values: clipped, plane, run, colour: "ink", isDots: true });
       });
     });
     return [...lines, ...limits];
