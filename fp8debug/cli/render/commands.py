@@ -6,6 +6,7 @@ import shlex
 
 from fp8debug.analysis.parts import printable_text
 from fp8debug.analysis.suspects import Suspect
+from fp8debug.cli.render.tables import wrap
 
 
 def operand_query(suspect: Suspect) -> str:
@@ -24,6 +25,23 @@ def sql_command(run_path: str, query: str) -> str:
     lines = query.splitlines()
     quoted = [_in_double_quotes(line) for line in lines]
     return f'fp8debug sql {shlex.quote(run_path)} "\n  ' + "\n  ".join(quoted) + '"'
+
+
+def fitted(command: str, width: int) -> list[str]:
+    """The lines of a command, which a shell understands as before, those longer than `width` broken at blanks.
+
+    What is quoted stays as it is, whatever its length.
+    """
+    lines: list[str] = []
+    for line in command.splitlines():
+        if len(line) <= width or "'" in line or '"' in line:
+            lines.append(line)
+        elif lines:  # of a query, whose blanks mean nothing
+            lines += wrap(line.strip(), width, indent="  ", hanging="  ")
+        else:
+            *broken, last = wrap(line, width - 2, indent="", hanging="    ")
+            lines += [*(f"{part} \\" for part in broken), last]
+    return lines
 
 
 def short_sql(run_path: str, query: str = "") -> str:

@@ -8,7 +8,7 @@ from fp8debug.analysis.judged import Judged
 from fp8debug.analysis.report import Report
 from fp8debug.analysis.thresholds import of_format
 from fp8debug.cli.render.stream import Looks
-from fp8debug.cli.render.tables import escape, named_columns, wrap
+from fp8debug.cli.render.tables import display_width, escape, named_columns, wrap
 from fp8debug.cli.render.wording import count, listed
 
 
@@ -16,8 +16,10 @@ def fine_lines(report: Report, looks: Looks) -> Iterator[str]:
     """The section."""
     yield looks.bold("WHAT IS FINE")
     rows = [(entry.recipe, _share_that_holds(entry), _steps_judged(entry)) for entry in _judged(report)]
-    if rows:
-        yield from (f"  {looks.green(line)}" for line in named_columns(rows, looks.width - 2))
+    lines = named_columns(rows, looks.width - 2)
+    if max(map(display_width, lines), default=0) > looks.width - 2:
+        lines = [line for share in fine_shares(report) for line in wrap(share, looks.width - 2, indent="")]
+    yield from (f"  {looks.green(line)}" for line in lines)
     for sentence in fine_sentences(report):
         yield from wrap(sentence, looks.width)
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from fp8debug.analysis.report import Report
-from fp8debug.cli.render.commands import operand_query, short_sql, sql_command
+from fp8debug.cli.render.commands import fitted, operand_query, short_sql, sql_command
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.wording import operand
 
@@ -16,7 +16,7 @@ def next_lines(report: Report, looks: Looks, run_path: str) -> Iterator[str]:
     yield looks.bold("NEXT")
     for what, command in next_commands(report, run_path):
         yield f"  {looks.dim(f'# {what}:')}"
-        yield from (f"  {line}" for line in command.splitlines())
+        yield from (f"  {line}" for line in fitted(command, looks.width - 2))
 
 
 def next_commands(report: Report, run_path: str) -> Iterator[tuple[str, str]]:
