@@ -17,6 +17,7 @@ from fp8debug.analysis.page.spread import kept_distributions
 from fp8debug.analysis.page.training import training
 from fp8debug.analysis.report import Report
 from fp8debug.analysis.run import Run
+from fp8debug.analysis.scope import Scope
 from fp8debug.analysis.whatif import WhatIf
 from fp8debug.formats import FORMATS
 
@@ -95,7 +96,7 @@ def page_run(
         planes=planes(run, axes),
         training=curves,
         distributions=kept,
-        notes=(*_run_notes(run), *layer_notes, *columns_note(steps, span), *curve_notes, *kept_notes),
+        notes=(*_run_notes(run, report), *layer_notes, *columns_note(steps, span), *curve_notes, *kept_notes),
         span=span,
     )
 
@@ -134,13 +135,23 @@ def page_runs(
     return pages if len(layers) == n_recorded else [replace(page, notes=(note, *page.notes)) for page in pages]
 
 
-def _run_notes(run: Run) -> Iterator[str]:
-    if any(recipe.partition(":")[0] == "delayed" for recipe in run.manifest.recipes):
+_SHOWN_OTHERWISE = """
+select
+    exists (from stored.scales where source = 'simulated' and starts_with(recipe, 'delayed')),
+    exists (from stored.errors where alternate)
+"""
+
+
+def _run_notes(run: Run, report: Report | None) -> Iterator[str]:
+    if report is not None and report.scope != Scope():
+        yield "Only a part of the run was looked at; the SQL on this page asks the whole run."
+    has_starts, has_alternates = run.sql(_SHOWN_OTHERWISE).fetchall()[0]
+    if has_starts:
         yield (
             f"Simulated delayed scaling starts at scale 1: its first {run.thresholds['warmup_rolls']:.0f} amaxes are "
             "shown, but not judged."
         )
-    if run.sql("select bool_or(alternate) from stored.errors").fetchall()[0][0]:
+    if has_alternates:
         yield (
             "Of a tensor that was recorded in two formats under one recipe, the recipe's own is drawn; the view "
             "`operand_steps` has both."

@@ -44,6 +44,8 @@ def columns_note(steps: Steps, span: int) -> tuple[str, ...]:
 
 def merge_columns(run: PageRun, by: int) -> PageRun:
     """The same run in fewer columns: `by` of them, or a few more, become one that shows their worst value."""
+    if not run.first_steps.size:
+        return run
     most = math.ceil(run.first_steps.size / by)
     span = run.span * by
     while _n_columns(run.first_steps, span) > most:

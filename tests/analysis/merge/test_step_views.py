@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fp8debug.analysis import open_run
+from fp8debug.analysis.page import page_run
 
 RECIPE = "delayed:amax_history_len=4"
 AMAXES = {0: [1.0, 2.0, 1.0, 8.0], 1: [4.0, 1.0, 2.0, 1.0]}
@@ -32,6 +33,7 @@ def test_steps_are_of_the_group(new_ranks: Callable[..., Any]) -> None:
             "order by step",
             recipe=RECIPE,
         ).fetchall()
+        shown = page_run(run)
         merged = run.sql(
             "select step, sqnr_db from merged_error_ratios where recipe = $r order by 1", r=RECIPE
         ).fetchall()
@@ -43,3 +45,7 @@ def test_steps_are_of_the_group(new_ranks: Callable[..., Any]) -> None:
     assert [row[1] for row in rows] == [max(whole[0], 0.0), *whole[1:]]
     assert [row[4] is not None for row in rows] == [False, True, False, True]
     assert [(row[0], row[5]) for row in rows if row[5] is not None] == merged
+    planes = {(plane.metric, plane.recipe): plane.values[0].tolist() for plane in shown.planes}
+    assert planes["amax", None] == whole
+    assert planes["scale_gap_bits", RECIPE][1:] == pytest.approx(gaps[1:])
+    assert planes["sqnr_db", RECIPE][1::2] == pytest.approx([sqnr_db for _, sqnr_db in merged])

@@ -187,6 +187,24 @@ def test_nothing_recorded_gives_an_empty_run(empty_run: Run) -> None:
     shown = page_run(empty_run)
     assert (shown.layers, shown.planes, shown.training, shown.distributions) == ((), (), None, ())
     assert page_runs([empty_run, empty_run], ["a", "b"])[1].first_steps.size == 0
+    assert merge_columns(shown, 2).first_steps.size == 0
+
+
+def test_logged_statistics_are_shown_as_they_were_given(new_run: NewRun) -> None:
+    run = new_run()
+    key = {"layer": "fc", "tensor": "x", "pass": "forward", "microbatch": 0, "call": 0}
+    for step, overflow in ((10, 0.5), (20, 0.25)):
+        run.add_row("tensors", **key, step=step, seq=step, status="imported", amax=8.0, sampled=False)
+        for statistic, value in (("underflow_all", 0.125), ("overflow", overflow)):
+            about = {"recipe": None if statistic == "overflow" else "mxfp8", "columnwise": False, "at_floor": False}
+            run.add_row("statistics", **key, **about, step=step, seq=step, statistic=statistic, value=value)
+    with open_run(run.write(), threads=1) as opened_run:
+        shown = page_run(opened_run)
+        check_planes(opened_run, shown, every=1)
+    assert [(plane.metric, plane.recipe, plane.values.tolist()) for plane in shown.planes] == [
+        ("amax", None, [[8.0, 8.0]]), ("underflow_given", "mxfp8", [[0.125, 0.125]]),
+        ("overflow_given", None, [[0.5, 0.25]]),
+    ]  # fmt: skip
 
 
 def test_a_sample_with_gemms_and_blocks(repository: Path) -> None:
