@@ -157,11 +157,16 @@
     for (const mount of Object.values(mounts)) mount.replaceChildren(app.el("p", { class: "failed", role: "alert" }, text));
   };
 
+  const ready = () => {
+    performance.mark("fp8debug-interactive");
+    document.documentElement.dataset.ready = "1";
+  };
+
   const nothingToDraw = () => {
     for (const name of ["heatmap", "layer"]) mounts[name].replaceChildren(app.el("p", { class: "note" }, "Nothing that could be drawn here was recorded."));
+    ready();
     follow();
     rest();
-    document.documentElement.dataset.ready = "1";
   };
 
   const start = async () => {
@@ -184,8 +189,7 @@
       app.showHeatmap();
       placeCursor();
       app.drawPanels();
-      performance.mark("fp8debug-interactive");
-      document.documentElement.dataset.ready = "1";
+      ready();
       follow();
       setTimeout(rest, 0);
     } catch (error) {
