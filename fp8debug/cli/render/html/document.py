@@ -53,10 +53,9 @@ def mount(id_: str, words: str) -> Markup:
 
 def write(document: Document) -> str:
     """The page as text, under `MOST_BYTES` where coarser values and wider columns can achieve that."""
-    fixed = len(_page(document, "", ()).encode())
     data, bits, n_merged = document.data, 16, 1
-    drawn = drawing(data, bits)
-    while fixed + len(drawn.text) > MOST_BYTES:
+    page = _drawn_page(document, data, bits, n_merged)
+    while len(page.encode()) > MOST_BYTES:
         if bits == 16:
             bits = 8
         elif max((run.first_steps.size for run in data.runs), default=0) > 1:
@@ -64,7 +63,12 @@ def write(document: Document) -> str:
             data = replace(data, runs=tuple(merge_columns(run, 2) for run in data.runs))
         else:
             break
-        drawn = drawing(data, bits)
+        page = _drawn_page(document, data, bits, n_merged)
+    return page
+
+
+def _drawn_page(document: Document, data: PageData, bits: int, n_merged: int) -> str:
+    drawn = drawing(data, bits)
     return _page(document, drawn.text, (*run_notes(data.runs), *_how_stored(data, drawn, n_merged)))
 
 

@@ -27,7 +27,7 @@ def _floats(values: list[list[float]]) -> npt.NDArray[np.float32]:
     return np.array(values, dtype=np.float32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(_any, st.sampled_from([8, 16]), st.sampled_from(["", "dB", "bits", "share", "elements"]))
 def test_values_come_back_to_half_a_unit(values: npt.NDArray[np.float32], bits: int, unit: str) -> None:
     packed = pack(values, bits, unit=unit)
@@ -41,7 +41,7 @@ def test_values_come_back_to_half_a_unit(values: npt.NDArray[np.float32], bits: 
     np.testing.assert_array_equal(found[~finite], wanted[~finite])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(_magnitudes, st.sampled_from([8, 16]))
 def test_exponents_come_back_to_half_a_unit(values: npt.NDArray[np.float32], bits: int) -> None:
     packed = pack(values, bits, is_log2=True)
@@ -53,7 +53,7 @@ def test_exponents_come_back_to_half_a_unit(values: npt.NDArray[np.float32], bit
     np.testing.assert_array_equal(np.isposinf(found), np.isposinf(values))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(_shares)
 def test_shares_are_kept_finely_where_they_are_small(values: npt.NDArray[np.float32]) -> None:
     span = float(values.max() - values.min())
