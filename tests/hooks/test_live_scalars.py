@@ -189,6 +189,48 @@ def test_what_is_no_function(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+# What the documentation shows ----------------------------------------------------------------------------------------
+
+
+class Board:
+    """Stands in for a run of wandb."""
+
+    def __init__(self) -> None:
+        self.logged: list[dict[str, float]] = []
+        self.metrics: list[tuple[str, str]] = []
+
+    def define_metric(self, name: str, step_metric: str) -> None:
+        self.metrics.append((name, step_metric))
+
+    def log(self, scalars: dict[str, float]) -> None:
+        self.logged.append(scalars)
+
+
+def test_examples_of_the_documentation(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (repository / "docs" / "live.md").read_text(encoding="utf-8")
+    tensorboard, wandb = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    board, names = Board(), dict[str, Any]()
+    for block in (wandb, tensorboard):
+        model = nn.Sequential(nn.Linear(16, 16))
+        names = {"fp8debug": fp8debug, "model": model, "run": board}
+        exec(block, names)
+        with names["session"] as session:
+            for _ in range(2):
+                model(torch.ones(16, 16)).mean().backward()
+                session.step()
+    names["writer"].close()
+    assert board.metrics == [("fp8/*", "fp8/step")]
+    assert [scalars["fp8/step"] for scalars in board.logged] == [0, 1]
+    assert "fp8/underflow/0/w" in board.logged[0]
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    written = EventAccumulator(str(tmp_path / "tensorboard"))
+    written.Reload()
+    assert {"fp8/loss", "fp8/underflow/0/w"} <= set(written.Tags()["scalars"])
+    assert [event.step for event in written.Scalars("fp8/loss")] == [0, 1]
+
+
 # What is on its way from a device ------------------------------------------------------------------------------------
 
 
