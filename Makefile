@@ -57,7 +57,7 @@ docs: $(STAMP)
 
 # The documentation as pages that open from disk: build/site/index.html.
 site: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/all.py

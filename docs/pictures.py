@@ -16,8 +16,8 @@ from fp8debug.analysis.run import Run, open_run
 from fp8debug.formats import FORMATS
 from fp8debug.formats.format import Float32Array, Format
 from fp8debug.formats.scalar import decode_scalar
-from fp8debug.metrics import Int64Array, RankedHistogram, scaled_cast, sqnr_db
-from fp8debug.recipes import CurrentScaling
+from fp8debug.metrics import Int64Array, RankedHistogram, sqnr_db
+from fp8debug.recipes import CurrentScaling, scaled_cast
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "images"
@@ -99,9 +99,9 @@ def _distribution(picture: Picture, run: Run, top: float, words: str) -> None:
     side = (largest + 5, "start") if largest < 500 else (largest - 5, "end")
     picture.text(side[0], top + 24, "largest of E4M3", side[1], "soft")
     picture.text(x(math.log2(E4M3.min_subnormal / scale)) - 5, top + 24, "smallest", "end", "soft")
-    sums = RankedHistogram(values, counts).error_sums(np.float32(scale), E4M3)
+    sqnr = sqnr_at(RankedHistogram(values, counts), scale, E4M3)
     lost = int(counts[(values != 0) & (after == 0)].sum()) / int(counts[values != 0].sum())
-    told = f"{100 * lost:.1f} % become zero. SQNR {sqnr_db(sums):.1f} dB, "
+    told = f"{100 * lost:.1f} % become zero. SQNR {sqnr:.1f} dB, "
     picture.text(700, top + 4, told + f"of the smallest 99 %: {low_sqnr(run):.1f} dB", "end", "soft")
 
 
@@ -141,8 +141,9 @@ def sqnr_over_gap(healthy: Run) -> str:
     values, counts = histogram(healthy)
     ranked = RankedHistogram(values, counts)
     for fmt, colour in COLOURS:
-        ideal = CurrentScaling().scale(float(np.abs(values).max()), fmt)
-        picture.curve([(x(gap), y(max(sqnr_at(ranked, ideal, gap, fmt), 0.0))) for gap in _quarters(-16, 3)], colour)
+        ideal = float(CurrentScaling().scale(float(np.abs(values).max()), fmt))
+        points = [(gap, sqnr_at(ranked, ideal * 2.0**gap, fmt)) for gap in _quarters(-16, 3)]
+        picture.curve([(x(gap), y(db)) for gap, db in points], colour)
     picture.text(700, 46, "E4M3", "end", "title blue")
     picture.text(700, 64, "E5M2", "end", "title orange")
     picture.text(x(0), 24, "the scale that fits", "middle", "soft")
@@ -151,9 +152,11 @@ def sqnr_over_gap(healthy: Run) -> str:
     return picture.svg()
 
 
-def sqnr_at(ranked: RankedHistogram, ideal: float, gap: float, fmt: Format) -> float:
-    """dB under a scale that is `gap` bits above the ideal one."""
-    return sqnr_db(ranked.error_sums(np.float32(ideal * 2.0**gap), fmt))
+def sqnr_at(ranked: RankedHistogram, scale: float, fmt: Format) -> float:
+    """dB that the operand keeps under the scale."""
+    known = sqnr_db(ranked.error_sums(np.float32(scale), fmt))
+    assert known is not None
+    return known
 
 
 def _quarters(first: int, last: int) -> Sequence[float]:
