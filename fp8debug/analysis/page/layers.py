@@ -41,7 +41,8 @@ def shown_layers(
     worst = [layer for (layer,) in run.sql(_WORST).fetchall()]
     known = set(recorded)
     kept = [layer for layer in dict.fromkeys([*told, *worst, *model_order(run, recorded)]) if layer in known][:most]
-    note = f"{most:,} of {len(recorded):,} layers are shown: those with findings and candidates, then the worst."
+    first = "those with findings and candidates, then the worst" if report is not None else "the worst"
+    note = f"{most:,} of {len(recorded):,} layers are shown: {first}."
     return model_order(run, kept), (note,)
 
 
