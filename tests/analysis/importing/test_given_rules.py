@@ -110,3 +110,27 @@ def test_numbers_that_are_not_finite(write_log: WriteLog, import_logs: Import, t
     assert (error.first_step, error.last_step) == (6, 9)
     assert (warning.severity, warning.layers, warning.confidence) == ("warning", ("sum",), "likely")
     assert report.given is not None and report.given.n_nonfinite == 7
+
+
+def test_a_planted_outlier_is_found_by_logged_numbers_alone(
+    write_log: WriteLog, import_logs: Import, tmp_path: Path, repository: Path
+) -> None:
+    """What Transformer Engine would have logged of two small trainings; step 20 is the first that is judged."""
+    words = {"x": "activation", "w": "weight", "dy": "gradient"}
+    query = """select step, layer, tensor, n_underflow / n, n_overflow / n from errors
+        where recipe like 'delayed%' and not alternate order by step"""
+    scalars = []
+    for dump in ("gpt-healthy", "gpt-outlier"):
+        with open_run(repository / "sample_dumps" / dump, threads=1) as run:
+            for step, layer, tensor, underflow, overflow in run.sql(query).fetchall():
+                name = f"{dump}.{layer}_{words[tensor]}_fp8_delayed_scaling"
+                scalars += [
+                    (f"{name}_underflows%", step, 100 * underflow),
+                    (f"{name}_overflows%", step, 100 * overflow),
+                ]
+    import_logs([write_log(sorted(scalars, key=lambda scalar: scalar[1]))])
+    serious = [finding for finding in report_of(tmp_path / "run").findings if finding.severity != "watch"]
+    assert {(finding.rule, finding.first_step) for finding in serious} == {("given_underflow", 20)}
+    assert {layer for finding in serious for layer in finding.layers} == {
+        "gpt-outlier.blocks.1.fc1", "gpt-outlier.blocks.2.qkv",
+    }  # fmt: skip
