@@ -46,8 +46,10 @@
       this.scroller.classList.toggle("tall", isTall);
       this.space.style.width = `${this.wholeWidth + this.width - this.plotWidth}px`;
       this.space.style.height = `${this.wholeHeight + AXIS}px`;
-      this.scroller.style.width = `${this.width + this.scroller.offsetWidth - this.scroller.clientWidth}px`;
-      this.scroller.style.height = `${this.height + this.scroller.offsetHeight - this.scroller.clientHeight}px`;
+      const hasBars = isTall || this.wholeWidth > this.plotWidth; // to ask for their size costs a layout of the page
+      const [right, below] = hasBars ? [this.scroller.offsetWidth - this.scroller.clientWidth, this.scroller.offsetHeight - this.scroller.clientHeight] : [0, 0];
+      this.scroller.style.width = `${this.width + right}px`;
+      this.scroller.style.height = `${this.height + below}px`;
       const scale = app.printWidth ? Math.max(3, devicePixelRatio) : devicePixelRatio || 1;
       this.scale = scale;
       this.canvas.style.width = `${this.width}px`;
