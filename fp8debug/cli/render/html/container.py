@@ -28,10 +28,24 @@ Codes = npt.NDArray[np.unsignedinteger[Any]]
 
 UNKNOWN, MINUS_INFINITY, PLUS_INFINITY, FIRST = 0, 1, 2, 3
 _CODES: dict[int, type[np.unsignedinteger[Any]]] = {8: np.uint8, 16: np.uint16}
-_FINEST = {  # finer differences mean nothing to a reader, and noise does not compress
-    16: {"log2": 2.0**-9, "bits": 2.0**-9, "dB": 2.0**-6, "share": 2.0**-20},
-    8: {"log2": 2.0**-3, "bits": 2.0**-3, "dB": 2.0**-2, "share": 2.0**-10},
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How finely values are kept at best: finer differences mean little to a reader, and noise does not compress."""
+
+    bits: int
+    """Of a code: 8 or 16."""
+    finest: Mapping[str, float]
+    """Smallest step by unit; `log2` for values that are kept as exponents, in octaves."""
+
+
+DETAILS = (
+    Detail(16, {"log2": 2.0**-9, "bits": 2.0**-9, "dB": 2.0**-6, "share": 2.0**-20}),
+    Detail(8, {"log2": 2.0**-5, "bits": 2.0**-5, "dB": 2.0**-4, "share": 2.0**-12}),
+    Detail(8, {"log2": 2.0**-3, "bits": 2.0**-3, "dB": 2.0**-2, "share": 2.0**-10}),
+)
+"""The finest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +58,12 @@ class Packed:
     data: bytes
 
 
-def pack(values: Floats, bits: int, *, unit: str = "", is_log2: bool = False) -> Packed:
-    """Store a plane (n_layers, n_columns) in codes of `bits` (8 or 16), rounded to the nearest.
+def pack(values: Floats, detail: Detail, *, unit: str = "", is_log2: bool = False) -> Packed:
+    """Store a plane (n_layers, n_columns) in codes, rounded to the nearest.
 
     Args:
         values: NaN where nothing is known; zero and infinity are kept apart from numbers.
-        bits: of a code.
+        detail: how finely.
         unit: of the values, as a `Metric` names it: how fine they are kept at best.
         is_log2: store the exponents; zero becomes minus infinity.
 
@@ -59,11 +73,11 @@ def pack(values: Floats, bits: int, *, unit: str = "", is_log2: bool = False) ->
     with np.errstate(divide="ignore", invalid="ignore"):
         numbers = np.log2(x) if is_log2 else x
     finite = numbers[np.isfinite(numbers)]
-    step = _unit(finite, bits, _FINEST[bits].get("log2" if is_log2 else unit, 1.0))
+    step = _unit(finite, detail.bits, detail.finest.get("log2" if is_log2 else unit, 1.0))
     first = math.floor(finite.min() / step) if finite.size else 0
-    codes = _codes(numbers, step, first, bits, is_log2=is_log2)
+    codes = _codes(numbers, step, first, detail.bits, is_log2=is_log2)
     delta = np.diff(codes, axis=1, prepend=np.zeros((codes.shape[0], 1), dtype=codes.dtype))
-    return Packed(bits, first * step, step, _plain_bytes(delta))
+    return Packed(detail.bits, first * step, step, _plain_bytes(delta))
 
 
 def unpack(packed: Packed, shape: tuple[int, int]) -> npt.NDArray[np.float64]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fp8debug import __version__
 from fp8debug.analysis.page.records import FormatRange, Metric, PageRun, PageSpike, Plane, Training
-from fp8debug.cli.render.html.container import Packed, encode, pack
+from fp8debug.cli.render.html.container import Detail, Packed, encode, pack
 from fp8debug.errors import escape
 
 DATA_VERSION = 1
@@ -41,19 +41,19 @@ class Drawing:
     """By the name of a metric, the coarsest step that its values are rounded to; octaves for log2 metrics."""
 
 
-def drawing(data: PageData, bits: int) -> Drawing:
-    """The data, with values of `bits` (8 or 16)."""
+def drawing(data: PageData, detail: Detail) -> Drawing:
+    """The data, kept as finely as `detail` says."""
     metrics = {metric.name: metric for metric in data.metrics}
     units: dict[str, float] = {}
     packed = []
     for plane in (plane for run in data.runs for plane in run.planes):
-        packed.append(_packed(plane, metrics[plane.metric], bits))
+        packed.append(_packed(plane, metrics[plane.metric], detail))
         units[plane.metric] = max(units.get(plane.metric, 0.0), packed[-1].unit)
     return Drawing(encode(_header(data), packed), units)
 
 
-def _packed(plane: Plane, metric: Metric, bits: int) -> Packed:
-    return pack(plane.values, bits, unit=metric.unit, is_log2=metric.is_log2)
+def _packed(plane: Plane, metric: Metric, detail: Detail) -> Packed:
+    return pack(plane.values, detail, unit=metric.unit, is_log2=metric.is_log2)
 
 
 def _header(data: PageData) -> dict[str, Any]:

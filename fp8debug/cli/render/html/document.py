@@ -11,6 +11,7 @@ from fp8debug import __version__
 from fp8debug.analysis.page.columns import merge_columns
 from fp8debug.analysis.page.records import Metric, PageRun
 from fp8debug.cli.render.html.assets import scripts, source_hash, styles
+from fp8debug.cli.render.html.container import DETAILS, Detail
 from fp8debug.cli.render.html.data import Drawing, PageData, drawing
 from fp8debug.cli.render.html.elements import Markup, element, items, joined, text
 from fp8debug.cli.render.html.facts import notes_body
@@ -53,22 +54,20 @@ def mount(id_: str, words: str) -> Markup:
 
 def write(document: Document) -> str:
     """The page as text, under `MOST_BYTES` where coarser values and wider columns can achieve that."""
-    data, bits, n_merged = document.data, 16, 1
-    page = _drawn_page(document, data, bits, n_merged)
-    while len(page.encode()) > MOST_BYTES:
-        if bits == 16:
-            bits = 8
-        elif max((run.first_steps.size for run in data.runs), default=0) > 1:
-            n_merged *= 2
-            data = replace(data, runs=tuple(merge_columns(run, 2) for run in data.runs))
-        else:
-            break
-        page = _drawn_page(document, data, bits, n_merged)
+    data, n_merged = document.data, 1
+    for detail in DETAILS:
+        page = _drawn_page(document, data, detail, n_merged)
+        if len(page.encode()) <= MOST_BYTES:
+            return page
+    while len(page.encode()) > MOST_BYTES and max((run.first_steps.size for run in data.runs), default=0) > 1:
+        n_merged *= 2
+        data = replace(data, runs=tuple(merge_columns(run, 2) for run in data.runs))
+        page = _drawn_page(document, data, DETAILS[-1], n_merged)
     return page
 
 
-def _drawn_page(document: Document, data: PageData, bits: int, n_merged: int) -> str:
-    drawn = drawing(data, bits)
+def _drawn_page(document: Document, data: PageData, detail: Detail, n_merged: int) -> str:
+    drawn = drawing(data, detail)
     return _page(document, drawn.text, (*run_notes(data.runs), *_how_stored(data, drawn, n_merged)))
 
 

@@ -48,7 +48,11 @@ def test_a_page_is_as_fine_as_its_size_allows(monkeypatch: pytest.MonkeyPatch) -
     assert run["planes"][0]["bits"] == 16 and plane.shape == (16, N_STEPS)
     assert "A note of the run" in notes and "Amax 0.14 % of the value" in notes
 
-    coarse = _write(len(whole) - 200, monkeypatch)
+    middle = _write(len(whole) - 200, monkeypatch)
+    run, plane, notes = _read(middle)
+    assert run["planes"][0]["bits"] == 8 and plane.shape == (16, N_STEPS) and "Amax 4.4 % of the value" in notes
+
+    coarse = _write(len(middle) - 200, monkeypatch)
     run, plane, notes = _read(coarse)
     assert run["planes"][0]["bits"] == 8 and plane.shape == (16, N_STEPS)
     assert "Amax 9.1 % of the value" in notes and "to keep the page below" not in notes
@@ -59,7 +63,7 @@ def test_a_page_is_as_fine_as_its_size_allows(monkeypatch: pytest.MonkeyPatch) -
     assert plane[3, 50] == 12.0  # the worst of steps 100 and 101
     assert f"to keep the page below {document.MOST_BYTES:,} bytes" in notes
     assert f"Steps 0 to 127 are shown in {N_STEPS // 2} columns" in notes
-    assert len(short) < len(coarse) < len(whole)
+    assert len(short) < len(coarse) < len(middle) < len(whole)
 
     run, plane, _ = _read(_write(1, monkeypatch))  # nothing helps: as small as it gets
     assert plane.shape == (16, 1) and plane[3, 0] == 12.0
