@@ -3,7 +3,7 @@
     fp8debug attach --every 10 examples/torchao_gpt.py && fp8debug report    # needs pip install 'fp8debug[torchao]'
 
 Not a line of the script knows of fp8debug. Beside x, w and dy in high precision the run holds the payload: the FP8
-codes and scales that torchao made of them (`fp8debug sql latest "from payloads"`). About a minute.
+codes and scales that torchao made of them (`fp8debug sql "from payloads"`). About a minute.
 """
 
 from __future__ import annotations
