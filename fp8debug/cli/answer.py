@@ -41,20 +41,25 @@ def write_answer(question: Question, sink: Sink) -> None:
     with open_run(question.run.path) as run:
         tell_what_is_missing(run)
         with interruptible(run.prepare("")):
-            write_rows(run_query(run, question.query), sink)
+            n_rows = write_rows(run_query(run, question.query), sink)
+    tell_written(sink, n_rows)
 
 
 def write_rows(
     relation: duckdb.DuckDBPyRelation, sink: Sink, when_empty: Callable[[], Fp8DebugError] | None = None
-) -> None:
-    """Write the rows of a relation as they come, and say where they went if it is a file.
+) -> int:
+    """Write the rows of a relation as they come; how many they were.
 
     Raises:
         Fp8DebugError: the query fails while it runs, or the error of `when_empty` where there is no row.
     """
     write = _write_parquet if sink.format == "parquet" else _write_text
     with progress("writing rows") if sink.path is not None else contextlib.nullcontext():  # rows on a terminal show
-        n_rows = write(relation, sink, when_empty)
+        return write(relation, sink, when_empty)
+
+
+def tell_written(sink: Sink, n_rows: int) -> None:
+    """Say where the rows went, if that is a file."""
     if sink.path is not None:
         tell(f"wrote {sink.path} ({count(n_rows, 'row')})")
 

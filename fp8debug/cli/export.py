@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -156,8 +157,9 @@ def _write_file(
 ) -> None:
     from fp8debug.analysis.export import DEFAULT_VIEW, nothing_selected, openmetrics_lines, rows_of_view
     from fp8debug.analysis.run import open_run
-    from fp8debug.cli.answer import tell_what_is_missing, write_rows
+    from fp8debug.cli.answer import tell_what_is_missing, tell_written, write_rows
     from fp8debug.cli.interruption import interruptible
+    from fp8debug.cli.progress import progress
 
     with open_run(found.path, memory_limit=memory_limit) as run:
         _check_recorded(run)
@@ -167,7 +169,12 @@ def _write_file(
                 sink.write_lines(openmetrics_lines(run, wanted))
                 return
             name = view or DEFAULT_VIEW
-            write_rows(rows_of_view(run, name, wanted), sink, lambda: nothing_selected(run, name, wanted))
+            # Rows on a terminal are what is waited for: no second line beside them.
+            with progress(f"exporting {name}") if sink.path is not None else contextlib.nullcontext() as stage:
+                if stage is not None:
+                    stage.reading(run.prepare(""))
+                n_rows = write_rows(rows_of_view(run, name, wanted), sink, lambda: nothing_selected(run, name, wanted))
+    tell_written(sink, n_rows)
 
 
 def _check_recorded(run: Run) -> None:
