@@ -47,18 +47,18 @@ def follow(follower: Follower, interval_s: float) -> None:
 
     seen: Snapshot | Waiting | None = None
     began_s = time.monotonic()
-    with _ending_on_sigterm(), _view() as view:
+    with ending_on_signals(), view() as shown:
         while not (ended := _ended(seen)):
             if seen is not None:
-                view.pause(max(0.0, interval_s - (time.monotonic() - began_s)))
+                shown.pause(max(0.0, interval_s - (time.monotonic() - began_s)))
             began_s = time.monotonic()
             try:
                 seen = follower.look()
-                view.show(seen, _path_of(seen))
+                shown.show(seen, _path_of(seen))
             except Fp8DebugError as error:
                 if seen is None:
                     raise
-                view.fail(error)
+                shown.fail(error)
     _print(end_lines(ended, _path_of(ended)))
 
 
@@ -105,7 +105,8 @@ def _print(lines: Iterable[str]) -> None:
 
 
 @contextlib.contextmanager
-def _view() -> Iterator[_View]:
+def view() -> Iterator[_View]:
+    """A screen on a terminal that has one, else lines."""
     if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         yield _Lines()
         return
@@ -182,7 +183,7 @@ class _Screen:
 
 
 @contextlib.contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
+def ending_on_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP end the block as an exit does, so that the terminal is given back as it was."""
 
     def leave(number: int, frame: FrameType | None) -> None:

@@ -14,7 +14,7 @@ from fp8debug.cli.render.commands import fitted
 
 @pytest.mark.parametrize(
     ("name", "width", "environment", "has_colours"),
-    [("gpt-outlier", 80, {}, True), ("smollm2", 60, {"NO_COLOR": "1"}, False)],
+    [("gpt-healthy", 80, {}, True), ("smollm2", 60, {"NO_COLOR": "1"}, False)],
 )
 def test_width_and_colours(
     pseudo_terminal: ModuleType,

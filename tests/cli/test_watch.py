@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import math
 import re
 import signal
@@ -23,6 +24,7 @@ from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import display_width
 from fp8debug.cli.render.watch import ago_text, screen_lines
 from fp8debug.cli.render.watch_lines import WatchLines
+from fp8debug.cli.watching import ending_on_signals, view
 
 COMMAND = [sys.executable, "-m", "fp8debug", "watch"]
 TRAINING = """
@@ -161,7 +163,7 @@ def test_a_training_from_before_its_start_to_its_end(
     terminal.wait_for("waiting: run is not there yet")
     training = threading.Thread(target=lambda: warm_python.run(tmp_path, "train.py"))
     training.start()
-    text = terminal.wait_for(lambda text: re.search(r"  step      [1-9]", text) is not None)
+    text = terminal.wait_for(lambda text: re.search(r"  step      [1-9]", text) is not None, timeout_s=90)
     assert "still running; train.py" in text
     assert terminal.screen.is_alternate and terminal.screen.is_cursor_hidden and terminal.screen.has_colours
     terminal.resize(100, 30)
@@ -198,23 +200,36 @@ def running(synthetic_run: ModuleType, tmp_path: Path) -> Iterator[Any]:
         yield held
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_leaving_gives_the_terminal_back(
-    pseudo_terminal: ModuleType, running: Any, tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+def test_leaving_gives_the_terminal_back(pseudo_terminal: ModuleType, running: Any, tmp_path: Path) -> None:
     terminal = pseudo_terminal.Terminal([*COMMAND, "run"], tmp_path, environment={"NO_COLOR": "1"})
     terminal.wait_for("still running")
     assert not terminal.screen.has_colours
-    assert terminal.end(number) == code
+    assert terminal.end(signal.SIGINT) == 130
     assert (terminal.screen.is_alternate, terminal.screen.is_cursor_hidden, terminal.screen.text) == (False, False, "")
 
 
-def test_a_terminal_that_cannot_move_its_cursor(pseudo_terminal: ModuleType, running: Any, tmp_path: Path) -> None:
-    terminal = pseudo_terminal.Terminal([*COMMAND, "run"], tmp_path, environment={"TERM": "dumb"})
-    terminal.wait_for("step 0  loss 1  1 s")
-    running.close()
-    terminal.end(signal.SIGINT)
-    assert "\x1b" not in terminal.out
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_leave_as_an_exit_does(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as left, ending_on_signals():
+        signal.raise_signal(number)
+    assert left.value.code == 128 + number
+    assert signal.getsignal(number) is before
+
+
+class Dumb(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Dumb()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("TERM", "dumb")
+    with view() as shown:
+        shown.show(snapshot(steps=(step(0),)), "run")
+    assert stream.getvalue().endswith("step 0  loss 2.5  grad_norm 1  lr 0.001  0.5 s\n")
+    assert "\x1b" not in stream.getvalue()
 
 
 def test_once(running: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
