@@ -17,17 +17,6 @@ if TYPE_CHECKING:
 Reopen = Callable[[], AbstractContextManager["Run"]]
 
 PAGE_TOP = 25
-MOST_WHATIF_RECORDS = 1200
-"""A what-if reads thousands of rows a record; more of them change its sums little."""
-
-_COUNTED = """
-select step, count(*) as n
-from tensors
-semi join (select segment, rank, seq from stored.histograms where counted = 'high') using (segment, rank, seq)
-where sampled and is_judged_pass(pass)
-group by step
-order by step
-"""
 
 
 def report_page(run: Run, report: Report, reopen: Reopen, *, run_path: str) -> str:
@@ -52,30 +41,19 @@ def report_page(run: Run, report: Report, reopen: Reopen, *, run_path: str) -> s
 def _whatif(run: Run, report: Report, reopen: Reopen) -> tuple[WhatIf | None, str, tuple[str, ...]]:
     """The answer, or why there is none, and what was left out of it."""
     from fp8debug.analysis.whatif import default_recipes, whatif
+    from fp8debug.cli.whatif_part import part_of
 
-    counts = run.sql(_COUNTED).fetchall()
-    if not counts:
+    part = part_of(run, report)
+    if not part.steps:
         return None, "No values were counted, so nothing can be worked out from them. `--every` decides how often.", ()
-    steps = chosen_steps(counts)
-    ranges = [(step, step) for step in steps]
-    scope = report.scope
+    steps = [(step, step) for step in part.steps]
+    pattern = part.pattern or report.scope.layer or None
     try:
         with reopen() as whole:
-            answer = whatif(whole, default_recipes(whole), layer=scope.layer or None, steps=ranges, per_layer=False)
+            answer = whatif(whole, default_recipes(whole), layer=pattern, steps=steps, per_layer=False)
     except Fp8DebugError as error:
         return None, _sentence(error), ()
-    if len(steps) == len(counts):
-        return answer, "", ()
-    note = f"What other recipes would do is worked out from {len(steps)} of {len(counts):,} steps with counted values"
-    return answer, "", (f"{note}: {', '.join(map(str, steps))}",)
-
-
-def chosen_steps(counts: list[tuple[int, int]]) -> list[int]:
-    """Steps spread evenly over those of (step, number of records), the last always, with not too many records."""
-    most = max(n for _, n in counts)
-    n_steps = min(len(counts), max(1, MOST_WHATIF_RECORDS // most))
-    places = [len(counts) - 1 - round(i * (len(counts) - 1) / max(1, n_steps - 1)) for i in range(n_steps)]
-    return sorted({counts[place][0] for place in places})
+    return answer, "", (part.note,) if part.note else ()
 
 
 def _planned(run: Run) -> tuple[Planned | None, str]:
