@@ -68,7 +68,8 @@ def test_every_table_is_what_the_schema_says(attach: Attach, recorded: Recorded)
         session._observation.observe(Observed("a.0", "w", w, w.dtype, Moment(0, 0, 0, "forward"), payload=payload))
         session.log(eval={"task": 0.5})
         optimizer.step()
-    for name, table in schema.TABLES.items():
+    captured = {name: table for name, table in schema.TABLES.items() if name != "statistics"}  # imported alone
+    for name, table in captured.items():
         (part,) = recorded.parts(name)
         found = pq.read_schema(part)
         assert found.names == [column.name for column in table.columns]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from fp8debug.analysis.importing import Imported
@@ -15,6 +16,8 @@ from fp8debug.analysis.report import build_report
 from fp8debug.analysis.run import Run, open_run
 from fp8debug.analysis.scope import Scope
 from fp8debug.errors import UsageError
+from fp8debug.hooks.tables import ARROW_SCHEMAS
+from fp8debug.schema import TABLES
 
 WriteLog = Callable[..., Path]
 Import = Callable[..., Imported]
@@ -215,6 +218,18 @@ def test_parts_of_a_long_log(
             ("l3", 5, 5.375),
             ("l3", 6, 6.375),
         ]
+
+
+def test_every_part_is_what_the_schema_says(write_log: WriteLog, import_logs: Import, tmp_path: Path) -> None:
+    """Columns, their order, and in the file itself what they mean, as a capture writes them."""
+    import_logs([write_log([("a_weight_mse", 0, 0.0)])])
+    parts = {part.parent.parent.name: pq.read_schema(part) for part in (tmp_path / "run").glob("*/rank=0/*.parquet")}
+    assert parts.keys() == {"steps", "tensors", "statistics", "events"}
+    for name, found in parts.items():
+        assert found.names == list(TABLES[name].column_names)
+        assert [f.metadata[b"meaning"].decode() for f in found] == [c.meaning for c in TABLES[name].columns]
+        assert found.metadata[b"fp8debug.table"].decode() == name
+        assert found.equals(ARROW_SCHEMAS[name].with_metadata(found.metadata))
 
 
 def test_too_many_restarts_are_several_logs(write_log: WriteLog, import_logs: Import) -> None:
