@@ -111,6 +111,15 @@
     };
   };
 
+  /** Where the legend rests while nobody points at a plot: the known values next to what is marked, else the last. */
+  const restingIndex = (xs, lines, marks) => {
+    const known = xs.map((_, i) => i).filter((i) => lines.some((line) => line.values[i] !== null && line.values[i] !== undefined));
+    if (!known.length) return null;
+    if (!marks.length) return known[known.length - 1];
+    const far = (i) => Math.abs(xs[i] - marks[0].from);
+    return known.reduce((best, i) => (far(i) < far(best) ? i : best), known[0]);
+  };
+
   /**
    * One plot in a figure. lines: label, values (over xs), colour, and dash, width or isDots; marks: from, to, colour.
    * metric gives unit, bands and whether values are exponents; group: plots with one cursor.
@@ -130,7 +139,13 @@
       legend: { markers: { width: 2 } },
       hooks: { drawClear: [drawBands(metric), drawMarks(marks)], draw: [drawWords(metric)] },
     };
+    const idx = restingIndex(xs, shown, marks);
+    const rest = (plot) => {
+      if (plot.cursor.idx === null || plot.cursor.idx === undefined) plot.setLegend({ idx }, false);
+    };
+    options.hooks.setLegend = [rest];
     const plot = new uPlot(options, [xs, ...shown.map((line) => line.values)], area);
+    rest(plot);
     plot.area = area;
     plot.lines = shown;
     plots.add(plot);
