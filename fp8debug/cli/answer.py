@@ -40,7 +40,9 @@ def write_answer(question: Question, sink: Sink) -> None:
     assert question.run is not None and question.query is not None
     with open_run(question.run.path) as run:
         tell_what_is_missing(run)
-        with interruptible(run.prepare("")):
+        # Rows on a terminal are what is waited for: no second line beside them.
+        said = progress("running the query") if sink.path is not None else contextlib.nullcontext()
+        with interruptible(run.prepare("")), said:
             n_rows = write_rows(run_query(run, question.query), sink)
     tell_written(sink, n_rows)
 
@@ -54,8 +56,7 @@ def write_rows(
         Fp8DebugError: the query fails while it runs, or the error of `when_empty` where there is no row.
     """
     write = _write_parquet if sink.format == "parquet" else _write_text
-    with progress("writing rows") if sink.path is not None else contextlib.nullcontext():  # rows on a terminal show
-        return write(relation, sink, when_empty)
+    return write(relation, sink, when_empty)
 
 
 def tell_written(sink: Sink, n_rows: int) -> None:
