@@ -17,10 +17,6 @@ from fp8debug.analysis.run import Run
 from fp8debug.errors import Fp8DebugError, UsageError
 
 _NAMES = "events.out.tfevents.*.fp8debug"
-_ABOUT_OCTAVES = (
-    "log2 of the magnitudes, one bucket an octave: the bucket from e to e+1 counts elements with 2^e <= |x| < 2^(e+1). "
-    "Zeros and non-finite elements are not counted."
-)
 
 
 def write_tensorboard(run: Run, folder: Path, narrowing: Narrowing | None = None, *, force: bool = False) -> Path:
@@ -97,9 +93,8 @@ def _scalars(reading: Reading) -> Any:
 
 
 def _histogram(entry: Octaves) -> Any:
-    """A bucket an octave on the axis of exponents; TensorBoard draws no logarithmic one."""
+    """A bucket an octave on the axis of exponents, from e to e+1; TensorBoard draws no logarithmic one."""
     from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
-    from tensorboard.plugins.histogram.metadata import create_summary_metadata
 
     ends = [float(entry.first + place + 1) for place in range(len(entry.counts))]
     weighed = list(zip(entry.counts, (end - 0.5 for end in ends), strict=True))
@@ -113,9 +108,7 @@ def _histogram(entry: Octaves) -> Any:
         bucket=[float(count) for count in entry.counts],
     )
     tag = f"log2_magnitude/{entry.operand.layer}/{entry.operand.tensor}"
-    return Summary(
-        value=[Summary.Value(tag=tag, metadata=create_summary_metadata(tag, _ABOUT_OCTAVES), histo=histogram)]
-    )
+    return Summary(value=[Summary.Value(tag=tag, histo=histogram)])
 
 
 def _or(unix_s: float | None, start: float) -> float:
