@@ -144,14 +144,15 @@ def _report(
         threads=_threads(found),
         engine=engine,
     )
+    rules = chosen.rules()
     n_entries = top if as_json else top or (DEFAULT_TOP if file is None else PAGE_TOP)
     with progress("opening the run") as stage, opened(scope=scope) as run:
         stage.reading(run.prepare(""))
-        built = build_report(run, scope=scope, top=n_entries, rules=chosen.rules(), stage=stage)
+        built = build_report(run, scope=scope, top=n_entries, rules=rules, stage=stage)
         outcome = evaluate(terms, fail_on, built, run) if fail_on is not None else None
         if file is not None:
             stage("making the page")
-        page = None if file is None else report_page(run, built, opened, run_path=path)
+        page = None if file is None else report_page(run, built, opened, rules=rules, run_path=path)
     if file is not None and page is not None:
         file.write(page)
     elif as_json:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fp8debug.errors import Fp8DebugError
 
 if TYPE_CHECKING:
+    from fp8debug.analysis.diagnosis import RuleBook
     from fp8debug.analysis.report import Report
     from fp8debug.analysis.run import Run
     from fp8debug.analysis.whatif import WhatIf
@@ -19,13 +20,14 @@ Reopen = Callable[[], AbstractContextManager["Run"]]
 PAGE_TOP = 25
 
 
-def report_page(run: Run, report: Report, reopen: Reopen, *, run_path: str) -> str:
+def report_page(run: Run, report: Report, reopen: Reopen, *, rules: RuleBook, run_path: str) -> str:
     """The page of a run as text.
 
     Args:
         run: open, at the scope of the report.
         report: what the page says.
         reopen: opens the whole run, whose histories are whole.
+        rules: what its findings come from.
         run_path: how the commands on the page name the run.
     """
     from fp8debug.analysis.page.build import build_page
@@ -34,7 +36,7 @@ def report_page(run: Run, report: Report, reopen: Reopen, *, run_path: str) -> s
     answer, no_whatif, notes = _whatif(run, report, reopen)
     planned, no_plan = _planned(run)
     text = planned.export.text if planned is not None and planned.export.plan.entries else None
-    page = build_page(run, report, plan_text=text, whatif=answer)
+    page = build_page(run, report, plan_text=text, whatif=answer, rules=rules)
     return report_html(page, Answered(planned, no_plan, no_whatif, notes), run_path=run_path)
 
 
