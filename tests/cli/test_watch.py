@@ -22,8 +22,9 @@ from fp8debug.analysis.live import Follower, LiveEvent, LiveOperand, LiveStep, N
 from fp8debug.cli.main import main
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import display_width
-from fp8debug.cli.render.watch import ago_text, screen_lines
+from fp8debug.cli.render.watch import screen_lines
 from fp8debug.cli.render.watch_lines import WatchLines
+from fp8debug.cli.render.watch_words import ago_text
 from fp8debug.cli.watching import ending_on_signals, view
 
 COMMAND = [sys.executable, "-m", "fp8debug", "watch"]

@@ -5,19 +5,33 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from fp8debug.analysis.live import LiveEvent, LiveOperand, LiveStep, NonFinite, Snapshot, Waiting
+from fp8debug.analysis.live import LiveOperand, Snapshot, Waiting
 from fp8debug.cli.render.sparkline import sparkline
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import columns, display_width, escape, pad
-from fp8debug.cli.render.wording import METRICS, RUN_STATUS, count, number, operand, step_range
+from fp8debug.cli.render.watch_words import ago_text, event_text, nonfinite_text, since_text, speed_text, status_word
+from fp8debug.cli.render.wording import METRICS, count, number
 
 LEAVE = "Ctrl-C leaves"
 _LABEL_WIDTH = 10
 _NUMBER_WIDTH = 9
+_LEAST_ROWS = 1
 _RECIPE_WIDTH = 12
 _FIGURES_WIDTH = 47
 """Columns of a line about an operand that are not its name."""
+
+
+@dataclass(slots=True)
+class _Section:
+    """A part of the screen; its rows go from the end where there is no room."""
+
+    title: list[str] = field(default_factory=list)
+    """Empty: it is not shown."""
+    rows: list[str] = field(default_factory=list)
+    weight: float = 1.0
+    """How many rows it may have for one of another's."""
 
 
 def screen_lines(seen: Snapshot | Waiting, looks: Looks, height: int, *, run_path: str, note: str = "") -> list[str]:
@@ -32,57 +46,10 @@ def screen_lines(seen: Snapshot | Waiting, looks: Looks, height: int, *, run_pat
     """
     if isinstance(seen, Waiting):
         return [looks.bold("fp8debug watch"), _cut(f"waiting: {escape(seen.reason)}", looks), "", looks.dim(LEAVE)]
-    sections = [
-        [*_head(seen, looks, run_path), *([looks.red(_cut(f"  {escape(note)}", looks))] if note else [])],
-        _worst(seen, looks),
-        _gaps(seen, looks),
-        _nonfinite(seen, looks),
-        _events(seen, looks),
-        [looks.dim(f"{LEAVE}; the run goes on" if seen.status == "running" else LEAVE)],
-    ]
-    return _fitted([section for section in sections if section], height)
-
-
-def closing_line(seen: Snapshot, run_path: str) -> str:
-    """How it ended, in one line."""
-    reason = f" ({escape(seen.status_reason)})" if seen.status_reason else ""
-    return f"{escape(run_path)}: {_status_word(seen)}{reason}, {step_text(seen.last_step)}"
-
-
-def step_text(step: LiveStep | None) -> str:
-    """`step 12, loss 3.21`."""
-    if step is None:
-        return "before the first step was over"
-    return f"step {step.step:,}" + ("" if step.loss is None else f", loss {number(step.loss)}")
-
-
-def since_text(seen: Snapshot) -> str:
-    """Since when nothing has come; empty while nothing is wrong with that."""
-    last = seen.last_step
-    when = "" if last is None or last.ended_unix_s is None else f" since {clock_text(last.ended_unix_s)}"
-    ago = "" if seen.age_s is None else f" ({ago_text(seen.age_s)})"
-    if seen.status == "killed":
-        return f"its process is gone; nothing new{when}{ago}"
-    return f"nothing new{when}{ago}" if seen.is_late else ""
-
-
-def ago_text(seconds: float) -> str:
-    """`1.9 s`, `12 s`, `5 min`, `3 h`, `2 days`."""
-    for limit, unit_s, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
-        if seconds < limit:
-            return f"{seconds / unit_s:.{1 if seconds < 9.95 else 0}f} {unit}"
-    return f"{seconds / 86_400:.0f} days"
-
-
-def clock_text(unix_s: float) -> str:
-    """The time of day, with the date when it is another day's."""
-    when, today = time.localtime(unix_s), time.localtime()
-    return time.strftime("%H:%M:%S" if when[:3] == today[:3] else "%Y-%m-%d %H:%M:%S", when)
-
-
-def speed_text(step_s: float) -> str:
-    """`2.1 steps/s`, `8.9 s a step`."""
-    return f"{1 / step_s:.3g} steps/s" if 0 < step_s < 1 else f"{step_s:.3g} s a step"
+    head = [*_head(seen, looks, run_path), *([looks.red(_cut(f"  {escape(note)}", looks))] if note else [])]
+    sections = [_worst(seen, looks), _gaps(seen, looks), _nonfinite(seen, looks), _events(seen, looks)]
+    foot = looks.dim(f"{LEAVE}; the run goes on" if seen.status == "running" else LEAVE)
+    return _fitted(head, sections, foot, height)
 
 
 def _head(seen: Snapshot, looks: Looks, run_path: str) -> list[str]:
@@ -102,7 +69,7 @@ def _head(seen: Snapshot, looks: Looks, run_path: str) -> list[str]:
 
 
 def _status(seen: Snapshot) -> str:
-    parts = [_status_word(seen) + (f" ({escape(seen.status_reason)})" if seen.status_reason else "")]
+    parts = [status_word(seen) + (f" ({escape(seen.status_reason)})" if seen.status_reason else "")]
     if seen.script:
         parts.append(escape(seen.script))
     if seen.n_ranks > 1:
@@ -113,10 +80,6 @@ def _status(seen: Snapshot) -> str:
     if seen.n_segments > 1:
         parts.append(f"resumed {count(seen.n_segments - 1, 'time')}")
     return "; ".join(parts)
-
-
-def _status_word(seen: Snapshot) -> str:
-    return "killed" if seen.status == "killed" else RUN_STATUS.get(seen.status, escape(seen.status))
 
 
 def _status_paint(seen: Snapshot, looks: Looks) -> object:
@@ -158,18 +121,18 @@ def _curve(label: str, values: Sequence[float | None], looks: Looks) -> str:
     return f"  {label:<{_LABEL_WIDTH}}{looks.red(shown) if is_bad else shown} {drawn}"
 
 
-def _worst(seen: Snapshot, looks: Looks) -> list[str]:
+def _worst(seen: Snapshot, looks: Looks) -> _Section:
     if seen.sampled_step is None:
-        return [looks.bold("WORST OPERANDS"), "  no sampled step is on disk yet"]
-    title = f"WORST OPERANDS at step {seen.sampled_step:,}, the last sampled one"
+        return _Section([looks.bold("WORST OPERANDS"), "  no sampled step is on disk yet"])
+    title = looks.bold(_cut(f"WORST OPERANDS at step {seen.sampled_step:,}, the last sampled one", looks))
     if not seen.worst:
-        return [looks.bold(_cut(title, looks)), "  none has enough values to say anything"]
+        return _Section([title, "  none has enough values to say anything"])
     hits = f"  {seen.n_hits} of {count(seen.n_judged, 'operand')} lose more than rounding alone explains"
     rows = [("", "recipe", "to zero", "SQNR", "gap"), *(_operand_cells(entry, looks) for entry in seen.worst)]
-    head, *lines = columns(rows, right=(False, False, True, True, True))
+    names, *lines = columns(rows, right=(False, False, True, True, True))
     paints = {"hit": looks.red, "watch": looks.yellow}
-    shown = [paints.get(entry.level, str)(line) for entry, line in zip(seen.worst, lines, strict=True)]
-    return [looks.bold(_cut(title, looks)), _cut(hits, looks), looks.dim(f"  {head}"), *(f"  {line}" for line in shown)]
+    shown = [paints.get(entry.level, str)(f"  {line}") for entry, line in zip(seen.worst, lines, strict=True)]
+    return _Section([title, _cut(hits, looks), looks.dim(f"  {names}")], shown, weight=2.0)
 
 
 def _operand_cells(entry: LiveOperand, looks: Looks) -> tuple[str, ...]:
@@ -182,47 +145,34 @@ def _operand_cells(entry: LiveOperand, looks: Looks) -> tuple[str, ...]:
     )
 
 
-def _gaps(seen: Snapshot, looks: Looks) -> list[str]:
+def _gaps(seen: Snapshot, looks: Looks) -> _Section:
     if not seen.gaps or seen.last_step is None:
-        return []
+        return _Section()
     title = f"SCALES ABOVE THE IDEAL ONE at step {seen.last_step.step:,}: large values may be clipped"
     rows = [
         (
             _named(entry, looks),
             _cut(escape(entry.recipe), looks, width=_RECIPE_WIDTH),
-            METRICS["scale_gap_bits"].text(gap),
+            METRICS["scale_gap_bits"].text(entry.scale_gap_bits),
         )
         for entry in seen.gaps
-        if (gap := entry.scale_gap_bits) is not None
     ]
-    return [looks.bold(_cut(title, looks)), *(f"  {line}" for line in columns(rows, right=(False, False, True)))]
+    lines = columns(rows, right=(False, False, True))
+    return _Section([looks.bold(_cut(title, looks))], [f"  {line}" for line in lines])
 
 
-def _nonfinite(seen: Snapshot, looks: Looks) -> list[str]:
+def _nonfinite(seen: Snapshot, looks: Looks) -> _Section:
     if not seen.nonfinite:
-        return []
+        return _Section()
     title = f"NaN OR Inf in {count(seen.n_nonfinite, 'tensor')} of the last steps"
-    return [looks.red(title), *(_cut(f"  {nonfinite_text(entry)}", looks) for entry in seen.nonfinite)]
+    return _Section([looks.red(title)], [_cut(f"  {nonfinite_text(entry)}", looks) for entry in seen.nonfinite])
 
 
-def nonfinite_text(entry: NonFinite) -> str:
-    """`blocks.1.fc2 dy: 4 NaN and 0 Inf, steps 12 to 14`."""
-    steps = step_range(entry.first_step, entry.last_step)
-    return f"{operand(entry.layer, entry.tensor)}: {entry.n_nan:,} NaN and {entry.n_inf:,} Inf, {steps}"
-
-
-def _events(seen: Snapshot, looks: Looks) -> list[str]:
+def _events(seen: Snapshot, looks: Looks) -> _Section:
+    """Newest first: they outlast others where there is little room."""
     if not seen.events:
-        return []
-    return [looks.bold("EVENTS"), *(_cut(f"  {event_text(event)}", looks) for event in seen.events)]
-
-
-def event_text(event: LiveEvent) -> str:
-    """`step 12 unsupported blocks.1 x: …, 3 times`."""
-    when = "" if event.last_step is None else f"step {event.last_step:,} "
-    whose = " ".join(filter(None, (escape(event.layer or ""), escape(event.tensor or ""))))
-    times = f" ({event.count:,} times)" if event.count > 1 else ""
-    return f"{when}{escape(event.kind)}{' ' + whose if whose else ''}: {escape(event.message)}{times}"
+        return _Section()
+    return _Section([looks.bold("EVENTS")], [_cut(f"  {event_text(event)}", looks) for event in reversed(seen.events)])
 
 
 def _named(entry: LiveOperand, looks: Looks) -> str:
@@ -257,16 +207,25 @@ def _labelled(label: str, text: str, looks: Looks, paint: object = None) -> str:
     return f"  {label:<{_LABEL_WIDTH}}{paint(shown) if callable(paint) else shown}"
 
 
-def _fitted(sections: list[list[str]], height: int) -> list[str]:
-    """All sections with a blank line between, the longest ones cut at their ends until they fit."""
+def _fitted(head: list[str], sections: list[_Section], foot: str, height: int) -> list[str]:
+    """All of it with a blank line between; where that is too much, without those and with fewer rows."""
+    sections = [section for section in sections if section.title]
     for between in (1, 0):
-        sections = [list(section) for section in sections]
-        while sum(map(len, sections)) + between * (len(sections) - 1) > height:
-            longest = max(sections[1:] or sections, key=len)
-            if len(longest) <= (1 if not between else 3):
-                break
-            longest.pop()
-        if sum(map(len, sections)) + between * (len(sections) - 1) <= height:
-            break
-    lines = [line for section in sections for line in (*section, *[""] * between)]
-    return lines[: len(lines) - between][:height]
+        for least in (_LEAST_ROWS, 0):
+            kept = _thinned(sections, height - len(head) - 1 - between * (len(sections) + 1), least)
+            if kept is not None:
+                blank = [""] * between
+                body = [line for section in kept for line in (*section.title, *section.rows, *blank)]
+                return [*head, *blank, *body, foot]
+    return [*head, foot][:height]
+
+
+def _thinned(sections: list[_Section], height: int, least: int) -> list[_Section] | None:
+    """The sections in at most `height` lines, rows taken from the longest, none left with less than `least`."""
+    kept = [_Section(section.title, list(section.rows), section.weight) for section in sections]
+    while sum(len(section.title) + len(section.rows) for section in kept) > height:
+        longest = max(kept, key=lambda section: len(section.rows) / section.weight, default=None)
+        if longest is None or len(longest.rows) <= least:
+            return None
+        longest.rows.pop()
+    return kept

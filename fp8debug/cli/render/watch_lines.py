@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fp8debug.analysis.live import LiveOperand, LiveStep, Snapshot, Waiting
 from fp8debug.cli.render.tables import escape
-from fp8debug.cli.render.watch import closing_line, event_text, nonfinite_text, since_text
+from fp8debug.cli.render.watch_words import closing_line, event_text, nonfinite_text, since_text
 from fp8debug.cli.render.wording import METRICS, RUN_STATUS, count, number, operand
 
 FIRST_STEPS = 10
