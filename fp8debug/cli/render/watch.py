@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from fp8debug.analysis.live import LiveOperand, Snapshot, Waiting
+from fp8debug.cli.render.fitting import Section, cut, fitted_sections, tail
 from fp8debug.cli.render.sparkline import sparkline
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import columns, display_width, escape, pad
@@ -17,21 +17,9 @@ from fp8debug.cli.render.wording import METRICS, count, number
 LEAVE = "Ctrl-C leaves"
 _LABEL_WIDTH = 10
 _NUMBER_WIDTH = 9
-_LEAST_ROWS = 1
 _RECIPE_WIDTH = 12
 _FIGURES_WIDTH = 47
 """Columns of a line about an operand that are not its name."""
-
-
-@dataclass(slots=True)
-class _Section:
-    """A part of the screen; its rows go from the end where there is no room."""
-
-    title: list[str] = field(default_factory=list)
-    """Empty: it is not shown."""
-    rows: list[str] = field(default_factory=list)
-    weight: float = 1.0
-    """How many rows it may have for one of another's."""
 
 
 def screen_lines(seen: Snapshot | Waiting, looks: Looks, height: int, *, run_path: str, note: str = "") -> list[str]:
@@ -45,16 +33,16 @@ def screen_lines(seen: Snapshot | Waiting, looks: Looks, height: int, *, run_pat
         note: why the newest look failed, when it did.
     """
     if isinstance(seen, Waiting):
-        return [looks.bold("fp8debug watch"), _cut(f"waiting: {escape(seen.reason)}", looks), "", looks.dim(LEAVE)]
-    head = [*_head(seen, looks, run_path), *([looks.red(_cut(f"  {escape(note)}", looks))] if note else [])]
+        return [looks.bold("fp8debug watch"), cut(f"waiting: {escape(seen.reason)}", looks), "", looks.dim(LEAVE)]
+    head = [*_head(seen, looks, run_path), *([looks.red(cut(f"  {escape(note)}", looks))] if note else [])]
     sections = [_worst(seen, looks), _gaps(seen, looks), _nonfinite(seen, looks), _events(seen, looks)]
     foot = looks.dim(f"{LEAVE}; the run goes on" if seen.status == "running" else LEAVE)
-    return _fitted(head, sections, foot, height)
+    return fitted_sections(head, sections, foot, height)
 
 
 def _head(seen: Snapshot, looks: Looks, run_path: str) -> list[str]:
     clock = time.strftime("%H:%M:%S", time.localtime(seen.now_unix_s))
-    title = _cut(f"fp8debug watch {escape(run_path)}", looks, less=len(clock) + 2)
+    title = cut(f"fp8debug watch {escape(run_path)}", looks, less=len(clock) + 2)
     lines = [f"{looks.bold(title)}{clock:>{max(1, looks.width - display_width(title))}}"]
     lines.append(_labelled("status", _status(seen), looks, paint=_status_paint(seen, looks)))
     if since := since_text(seen):
@@ -121,111 +109,66 @@ def _curve(label: str, values: Sequence[float | None], looks: Looks) -> str:
     return f"  {label:<{_LABEL_WIDTH}}{looks.red(shown) if is_bad else shown} {drawn}"
 
 
-def _worst(seen: Snapshot, looks: Looks) -> _Section:
+def _worst(seen: Snapshot, looks: Looks) -> Section:
     if seen.sampled_step is None:
-        return _Section([looks.bold("WORST OPERANDS"), "  no sampled step is on disk yet"])
-    title = looks.bold(_cut(f"WORST OPERANDS at step {seen.sampled_step:,}, the last sampled one", looks))
+        return Section([looks.bold("WORST OPERANDS"), "  no sampled step is on disk yet"])
+    title = looks.bold(cut(f"WORST OPERANDS at step {seen.sampled_step:,}, the last sampled one", looks))
     if not seen.worst:
-        return _Section([title, "  none has enough values to say anything"])
+        return Section([title, "  none has enough values to say anything"])
     hits = f"  {seen.n_hits} of {count(seen.n_judged, 'operand')} lose more than rounding alone explains"
     rows = [("", "recipe", "to zero", "SQNR", "gap"), *(_operand_cells(entry, looks) for entry in seen.worst)]
     names, *lines = columns(rows, right=(False, False, True, True, True))
     paints = {"hit": looks.red, "watch": looks.yellow}
     shown = [paints.get(entry.level, str)(f"  {line}") for entry, line in zip(seen.worst, lines, strict=True)]
-    return _Section([title, _cut(hits, looks), looks.dim(f"  {names}")], shown, weight=2.0)
+    return Section([title, cut(hits, looks), looks.dim(f"  {names}")], shown, weight=2.0)
 
 
 def _operand_cells(entry: LiveOperand, looks: Looks) -> tuple[str, ...]:
     return (
         _named(entry, looks),
-        _cut(escape(entry.recipe), looks, width=_RECIPE_WIDTH),
+        cut(escape(entry.recipe), looks, width=_RECIPE_WIDTH),
         METRICS["underflow"].text(entry.underflow),
         METRICS["sqnr_db"].text(entry.sqnr_db),
         METRICS["scale_gap_bits"].text(entry.scale_gap_bits),
     )
 
 
-def _gaps(seen: Snapshot, looks: Looks) -> _Section:
+def _gaps(seen: Snapshot, looks: Looks) -> Section:
     if not seen.gaps or seen.last_step is None:
-        return _Section()
+        return Section()
     title = f"SCALES ABOVE THE IDEAL ONE at step {seen.last_step.step:,}: large values may be clipped"
     rows = [
         (
             _named(entry, looks),
-            _cut(escape(entry.recipe), looks, width=_RECIPE_WIDTH),
+            cut(escape(entry.recipe), looks, width=_RECIPE_WIDTH),
             METRICS["scale_gap_bits"].text(entry.scale_gap_bits),
         )
         for entry in seen.gaps
     ]
     lines = columns(rows, right=(False, False, True))
-    return _Section([looks.bold(_cut(title, looks))], [f"  {line}" for line in lines])
+    return Section([looks.bold(cut(title, looks))], [f"  {line}" for line in lines])
 
 
-def _nonfinite(seen: Snapshot, looks: Looks) -> _Section:
+def _nonfinite(seen: Snapshot, looks: Looks) -> Section:
     if not seen.nonfinite:
-        return _Section()
+        return Section()
     title = f"NaN OR Inf in {count(seen.n_nonfinite, 'tensor')} of the last steps"
-    return _Section([looks.red(title)], [_cut(f"  {nonfinite_text(entry)}", looks) for entry in seen.nonfinite])
+    return Section([looks.red(title)], [cut(f"  {nonfinite_text(entry)}", looks) for entry in seen.nonfinite])
 
 
-def _events(seen: Snapshot, looks: Looks) -> _Section:
+def _events(seen: Snapshot, looks: Looks) -> Section:
     """Newest first: they outlast others where there is little room."""
     if not seen.events:
-        return _Section()
-    return _Section([looks.bold("EVENTS")], [_cut(f"  {event_text(event)}", looks) for event in reversed(seen.events)])
+        return Section()
+    return Section([looks.bold("EVENTS")], [cut(f"  {event_text(event)}", looks) for event in reversed(seen.events)])
 
 
 def _named(entry: LiveOperand, looks: Looks) -> str:
     """The operand in the columns that are left for it; the end of a layer's name tells more than its beginning."""
     width = looks.width - _FIGURES_WIDTH
-    return f"{_tail(escape(entry.layer), width - 1 - len(entry.tensor), looks)} {escape(entry.tensor)}"
-
-
-def _tail(text: str, width: int, looks: Looks) -> str:
-    """The end of the text, as much as fits."""
-    mark = ".." if looks.ascii_only else "…"
-    if display_width(text) <= width:
-        return text
-    while text and display_width(text) > width - len(mark):
-        text = text[1:]
-    return mark + text
-
-
-def _cut(text: str, looks: Looks, less: int = 0, width: int | None = None) -> str:
-    """The beginning of the text, as much as fits a line, or `width` columns."""
-    mark = ".." if looks.ascii_only else "…"
-    width = looks.width - less if width is None else width
-    if display_width(text) <= width:
-        return text
-    while text and display_width(text) > width - len(mark):
-        text = text[:-1]
-    return text + mark
+    return f"{tail(escape(entry.layer), looks, width=width - 1 - len(entry.tensor))} {escape(entry.tensor)}"
 
 
 def _labelled(label: str, text: str, looks: Looks, paint: object = None) -> str:
-    shown = _cut(text, looks, less=2 + _LABEL_WIDTH)
+    shown = cut(text, looks, less=2 + _LABEL_WIDTH)
     return f"  {label:<{_LABEL_WIDTH}}{paint(shown) if callable(paint) else shown}"
-
-
-def _fitted(head: list[str], sections: list[_Section], foot: str, height: int) -> list[str]:
-    """All of it with a blank line between; where that is too much, without those and with fewer rows."""
-    sections = [section for section in sections if section.title]
-    for between in (1, 0):
-        for least in (_LEAST_ROWS, 0):
-            kept = _thinned(sections, height - len(head) - 1 - between * (len(sections) + 1), least)
-            if kept is not None:
-                blank = [""] * between
-                body = [line for section in kept for line in (*section.title, *section.rows, *blank)]
-                return [*head, *blank, *body, foot]
-    return [*head, foot][:height]
-
-
-def _thinned(sections: list[_Section], height: int, least: int) -> list[_Section] | None:
-    """The sections in at most `height` lines, rows taken from the longest, none left with less than `least`."""
-    kept = [_Section(section.title, list(section.rows), section.weight) for section in sections]
-    while sum(len(section.title) + len(section.rows) for section in kept) > height:
-        longest = max(kept, key=lambda section: len(section.rows) / section.weight, default=None)
-        if longest is None or len(longest.rows) <= least:
-            return None
-        longest.rows.pop()
-    return kept
