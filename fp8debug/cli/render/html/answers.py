@@ -35,6 +35,10 @@ from fp8debug.cli.render.wording import with_full_stop
 
 _ENDINGS = {"fp8debug": "toml", "torchtitan": "toml", "te": "yaml", "megatron": "yaml"}
 _MODULE = "py"
+_MARKS = (
+    "Marked !: below what rounding alone can cost, or a gain that rounding cannot reach. Bold: over 5 % become zero, or "
+    "over 0.1 % are clipped."
+)
 
 
 def whatif_body(answer: WhatIf | None, why_not: str, run_path: str) -> Markup:
@@ -47,7 +51,7 @@ def whatif_body(answer: WhatIf | None, why_not: str, run_path: str) -> Markup:
     return joined(
         [
             element("p", text(facts)),
-            element("p", text("Marked !: below what rounding alone can cost, or a gain that rounding cannot reach.")),
+            element("p", text(_MARKS)),
             framed(_matrix(recipes, groups), "What other recipes would do"),
             items(_note(note.message, note.command) for note in answer.notes),
             element("p", text("The same layer by layer, worst first:")),
@@ -96,7 +100,7 @@ def _remedy(remedy: Remedy, cells: Cells) -> Markup:
         first, outcome, *figures_ = trial_cells(trial)
         fixes = "good" if trial.outcome == "fixes" else None
         words = element("td", text(outcome), class_=fixes)
-        rows.append([row_head(text(first)), words, *(number(f) for f in figures_), cell(text(trial_note(trial)))])
+        rows.append([row_head(text(first)), words, *(number(f) for f in figures_), cell(prose(trial_note(trial)))])
     caption = joined([cells.link(remedy.layer, remedy.tensor), text(f", now {remedy.recipe}")])
     return table("What was tried", head, rows, caption=caption)
 

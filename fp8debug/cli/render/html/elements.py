@@ -78,7 +78,9 @@ def framed(content: Markup, label: str) -> Markup:
 
 
 def column(words: str, *, is_number: bool = False, **attributes: str | None) -> Markup:
-    """The head of a column."""
+    """The head of a column; an empty cell where it needs none."""
+    if not words:
+        return element("td")
     return element("th", text(words), scope="col", class_="number" if is_number else None, **attributes)
 
 
