@@ -36,8 +36,8 @@ from fp8debug.cli.render.wording import with_full_stop
 _ENDINGS = {"fp8debug": "toml", "torchtitan": "toml", "te": "yaml", "megatron": "yaml"}
 _MODULE = "py"
 _MARKS = (
-    "Marked !: below what rounding alone can cost, or a gain that rounding cannot reach. Bold: over 5 % become zero, or "
-    "over 0.1 % are clipped."
+    "Marked !: below what rounding alone can cost, or a gain that rounding cannot reach. Bold: over 5 % become zero, "
+    "or over 0.1 % are clipped."
 )
 
 
