@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from functools import singledispatch
 
 import duckdb
 
@@ -32,7 +33,18 @@ _VERDICTS = {
 _COLOURS = {"error": "#b3261e", "warning": "#8a5a00"}
 
 
-def run_html(run: Run) -> str:
+@singledispatch
+def html_of(record: object) -> str:
+    """The HTML form of a record.
+
+    Raises:
+        TypeError: it has none.
+    """
+    raise TypeError(f"no HTML form of {type(record).__name__}")
+
+
+@html_of.register
+def _run(run: Run) -> str:
     """Where it is, how far it went, what the report would say, and what can be asked."""
     title = f"<b>Run</b> <code>{_text(str(run.path))}</code>"
     try:
@@ -51,7 +63,8 @@ def run_html(run: Run) -> str:
     return f"<div>{title}{_facts(facts)}{judged}{views}</p>{asking}</div>"
 
 
-def report_html(report: Report) -> str:
+@html_of.register
+def _report(report: Report) -> str:
     """The verdict, the findings, and the operands that should fall back to BF16."""
     path = f"<b>Report</b> <code>{_text(report.run.path)}</code>"
     more = _more(report.n_findings, min(len(report.findings), _MOST_FINDINGS), "finding")
@@ -63,12 +76,14 @@ def report_html(report: Report) -> str:
     return f"<div>{path}{_facts(report.run)}{_verdict(report)}{more}{candidates}</div>"
 
 
-def finding_html(finding: Finding) -> str:
+@html_of.register
+def _finding(finding: Finding) -> str:
     """What is wrong, where and since when, how it is known, and what to do."""
     return f"<div>{_headline(finding)}{_details(finding)}</div>"
 
 
-def whatif_html(answer: WhatIf) -> str:
+@html_of.register
+def _whatif(answer: WhatIf) -> str:
     """A row an operand and recipe, worst layers first, and what must be known to read them."""
     place = {layer: number for number, layer in enumerate(answer.layers)}
     operands = sorted(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fp8debug.analysis.course import with_details
 from fp8debug.analysis.diagnosis import Finding, RuleBook, diagnose, load_rules
+from fp8debug.analysis.displayed import Displayed
 from fp8debug.analysis.facts import Health, RunFacts, health, run_facts
 from fp8debug.analysis.given import Given, given
 from fp8debug.analysis.judged import Judged, judged, judged_operands
@@ -36,7 +37,7 @@ class RulesInForce:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Displayed):
     """Everything that a report says. Lists may be cut to the worst; the `n_` fields count all."""
 
     run: RunFacts
@@ -80,11 +81,6 @@ class Report:
     def n_judged_steps(self) -> int:
         """Most sampled steps that any recipe was judged on."""
         return max((entry.n_steps for entry in self.judged), default=0)
-
-    def _repr_html_(self) -> str:
-        from fp8debug.analysis.notebook import report_html
-
-        return report_html(self)
 
 
 def build_report(

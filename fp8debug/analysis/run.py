@@ -14,6 +14,7 @@ import duckdb
 
 from fp8debug.analysis import thresholds as rule_thresholds
 from fp8debug.analysis.copying import LARGE_TABLES, LocalCopy
+from fp8debug.analysis.displayed import Displayed
 from fp8debug.analysis.engine import DuckDBEngine, Engine, Source, engine_of, reduce_into
 from fp8debug.analysis.engine.reduction import reduction
 from fp8debug.analysis.engine.tables import FILLED_BY, given_of
@@ -40,7 +41,7 @@ _MOST_COMPARED = 4096
 """Keys of a join that are looked up in the statistics of row groups one by one."""
 
 
-class Run:
+class Run(Displayed):
     """An open run. Use it in a `with` statement, or call `close`.
 
     Attributes:
@@ -167,11 +168,6 @@ class Run:
             self._readers.release()
         if self._copy is not None:
             self._copy.close()
-
-    def _repr_html_(self) -> str:
-        from fp8debug.analysis.notebook import run_html
-
-        return run_html(self)
 
     def __enter__(self) -> Run:
         return self

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fp8debug.analysis.displayed import Displayed
+
 SEVERITIES = ("error", "warning", "watch", "note")
 """Worst first. error: wrong whatever the loss does | warning: harmful as a rule | watch: unusual, effect unknown |
 note: good to know."""
@@ -42,7 +44,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Displayed):
     """One cause, wherever it shows."""
 
     rule: str
@@ -83,8 +85,3 @@ class Finding:
     def layers(self) -> tuple[str, ...]:
         """Layers it is about, worst first."""
         return tuple(dict.fromkeys(place.layer for place in self.places if place.layer is not None))
-
-    def _repr_html_(self) -> str:
-        from fp8debug.analysis.notebook import finding_html
-
-        return finding_html(self)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fp8debug.analysis.displayed import Displayed
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.whatif.errors import GemmErrors, OperandErrors, block_errors, gemm_errors, histogram_errors
 from fp8debug.analysis.whatif.notes import Gaps, Note, notes, nothing_known
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf:
+class WhatIf(Displayed):
     """Recipes side by side. Sums are merged, ratios computed last: no number is an average of ratios."""
 
     recipes: tuple[str, ...]
@@ -38,11 +39,6 @@ class WhatIf:
     operands: tuple[OperandErrors, ...]
     gemms: tuple[GemmErrors, ...]
     notes: tuple[Note, ...]
-
-    def _repr_html_(self) -> str:
-        from fp8debug.analysis.notebook import whatif_html
-
-        return whatif_html(self)
 
 
 def whatif(
