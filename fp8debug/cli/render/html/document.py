@@ -9,7 +9,9 @@ import numpy as np
 
 from fp8debug import __version__
 from fp8debug.analysis.page.columns import merge_columns
+from fp8debug.analysis.page.metrics import metrics_of
 from fp8debug.analysis.page.records import Metric, PageRun
+from fp8debug.analysis.thresholds import resolve
 from fp8debug.cli.render.html.assets import scripts, source_hash, styles
 from fp8debug.cli.render.html.container import DETAILS, Detail
 from fp8debug.cli.render.html.data import Drawing, PageData, drawing
@@ -61,9 +63,17 @@ def write(document: Document) -> str:
             return page
     while len(page.encode()) > MOST_BYTES and max((run.first_steps.size for run in data.runs), default=0) > 1:
         n_merged *= 2
-        data = replace(data, runs=tuple(merge_columns(run, 2) for run in data.runs))
+        data = _merged(data)
         page = _drawn_page(document, data, DETAILS[-1], n_merged)
     return page
+
+
+def _merged(data: PageData) -> PageData:
+    """The same in half the columns; what followed from other values before may be a metric of its own now."""
+    runs = tuple(merge_columns(run, 2) for run in data.runs)
+    known = {metric.name for metric in data.metrics}
+    new = [plane for run in runs for plane in run.planes if plane.metric not in known]
+    return replace(data, runs=runs, metrics=(*data.metrics, *metrics_of(new, resolve())))
 
 
 def _drawn_page(document: Document, data: PageData, detail: Detail, n_merged: int) -> str:
