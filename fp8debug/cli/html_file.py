@@ -40,8 +40,7 @@ class HtmlFile:
             return cls(None)
         paths = [resolved(one) for one in shown]
         path = Path(given or f"{'-'.join(map(_name, paths))[:_LONGEST_NAME]}.html")
-        if path.is_dir():
-            raise UsageError(f"--html {path} is a folder; expected a file name, or --html at the end of the line")
+        refuse_folder(given)
         if path.exists() and not _is_page(path):
             raise UsageError(f"--html {path} exists and is no page of fp8debug: it stays; give another name")
         folders = [RunDir(one) for one in paths if isinstance(one, Path) and one.is_dir()]
@@ -62,6 +61,16 @@ class HtmlFile:
             from fp8debug.cli.render.tables import escape
 
             write_stdout((escape(str(self.path)) if sys.stdout.isatty() else str(self.path)) + "\n")
+
+
+def refuse_folder(given: str) -> None:
+    """Say what was meant by `--html RUN_DIR`, which takes the run for the file.
+
+    Raises:
+        UsageError: it is a folder.
+    """
+    if given and Path(given).is_dir():
+        raise UsageError(f"--html {given} is a folder; expected a file name, or --html at the end of the line")
 
 
 def _name(path: RunPath) -> str:

@@ -122,12 +122,13 @@ def _report(
 ) -> bool:
     """Print the report, or write its page; whether the `--fail-on` condition holds."""
     from fp8debug.cli.fail_on import evaluate, parse_fail_on
-    from fp8debug.cli.html_file import HtmlFile
+    from fp8debug.cli.html_file import HtmlFile, refuse_folder
     from fp8debug.cli.progress import progress
     from fp8debug.cli.render.wording import shown_path
     from fp8debug.rundir import find_run
 
     terms = parse_fail_on(fail_on) if fail_on is not None else ()
+    refuse_folder(html or "")
     found = find_run(run_dir)
     path = run_dir or shown_path(found.path)
     file = None if html is None else HtmlFile.from_option(html, [found.path])

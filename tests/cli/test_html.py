@@ -16,6 +16,7 @@ from urllib.parse import parse_qs
 import numpy as np
 import pytest
 
+from fp8debug.analysis.page.several import short_names
 from fp8debug.analysis.report import Report
 from fp8debug.analysis.run import Run, open_run
 from fp8debug.cli import report_page
@@ -259,7 +260,7 @@ def test_curves_without_tensors_have_no_heatmap(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["report", "{run}", "--html", "{run}"], "is a folder"),
+        (["report", "--html", "{run}"], "is a folder; expected a file name, or --html at the end"),
         (["report", "{run}", "--html", "notes.html"], "no page of fp8debug"),
         (["report", "{run}", "--html", "{run}/page.html"], "inside the run directory"),
         (["report", "{run}", "--html", "nowhere/page.html"], "there is no folder"),
@@ -284,3 +285,12 @@ def test_a_page_may_be_written_again(faulty: Made, tmp_path: Path, capsys: pytes
     HtmlFile.from_option(str(file), []).write("<p>new")
     assert file.read_text() == "<p>new" and capsys.readouterr().out == f"{file}\n"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_files_and_runs_are_called_by_the_end_of_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loss.csv").write_text("step,loss\n0,1\n")
+    assert HtmlFile.from_option("", ["s3://bucket/runs/bf16", "loss.csv"]).path == Path("bf16-loss.html")
+    assert short_names(["runs/bf16", "runs/fp8/", "loss.csv"]) == ["bf16", "fp8", "loss.csv"]
+    assert short_names(["a/run", "b/run"]) == ["a/run", "b/run"]
+    assert short_names(["a/run", "a/run"]) == ["run", "run"]
