@@ -211,10 +211,15 @@ def _shared_folder(factory: pytest.TempPathFactory) -> Path:
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
+WATCHED = ("fp8debug.cli.watched", "fp8debug.cli.main", "fp8debug.hooks.measure.counting.torch_ops")
+IMPORTED_LATER = ("torch._dynamo", "pandas", "pyarrow.pandas_compat", "pydantic")
+"""By optimizers, by pyarrow, by typer, where they are installed: once they are needed."""
+
+
 @pytest.fixture(scope="session")
 def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
     """Processes that have imported torch and fp8debug."""
-    modules = ("fp8debug.cli.watched", "fp8debug.analysis.run", "torch._dynamo", "torch.distributed.fsdp")
+    modules = (*WATCHED, *IMPORTED_LATER, "fp8debug.analysis.run", "torch.distributed.fsdp")
     warm = WarmPython(_shared_folder(tmp_path_factory), "warm_python", *modules)
     yield warm
     warm.close()
@@ -223,8 +228,16 @@ def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython
 @pytest.fixture(scope="session")
 def warm_trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
     """Processes that have imported the trainers as well."""
-    trainers = ("transformers.trainer", "transformers.models.llama.modeling_llama", "accelerate", "lightning.pytorch")
+    numba = "fp8debug.hooks.measure.counting.numba_engine"
+    trainers = (
+        numba,
+        "torchao.float8",
+        "transformers.trainer",
+        "transformers.models.llama.modeling_llama",
+        "accelerate",
+        "lightning.pytorch",
+    )
     folder = _shared_folder(tmp_path_factory)
-    warm = WarmPython(folder, "warm_trainers", "fp8debug.cli.watched", "torchao.float8", *trainers)
+    warm = WarmPython(folder, "warm_trainers", *WATCHED, *IMPORTED_LATER, *trainers)
     yield warm
     warm.close()

@@ -10,6 +10,7 @@ of those is open. Without either it asks whether the server is there.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -18,8 +19,20 @@ import select
 import socket
 import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+
+
+def prepare(modules: Sequence[str]) -> None:
+    """Import them for good: a process that ends need not look through all that it has from us, which takes a second."""
+    sys.modules["triton"] = None  # type: ignore[assignment]  # as where torch is for CPUs; it tells what is not freed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in modules:
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
 
 
 def serve(listener: socket.socket) -> dict[str, Any] | None:
@@ -87,10 +100,7 @@ if __name__ == "__main__":
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(address)
         bound.listen(64)  # before the imports: whoever asks meanwhile waits
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for name in modules:
-                importlib.import_module(name)
+        prepare(modules)
         found = serve(bound)
     if found is not None:
         become(found)
