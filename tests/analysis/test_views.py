@@ -40,6 +40,7 @@ def test_every_record_shows_the_scales_side_by_side(new_run: NewRun, synthetic_r
     [
         (X, 128.0, "ok", 1.0, "ok"),
         (X, 16.0, "ok", -2.0, "ok"),
+        (X, float(np.nextafter(np.float32(64), np.float32(65))), "ok", 0.0, "ok"),  # it clips nothing
         (X, 1.0, "warmup", None, "warmup"),
         (X, None, "history_incomplete", None, "history_incomplete"),
         (np.zeros(8), 64.0, "ok", None, "amax_zero"),

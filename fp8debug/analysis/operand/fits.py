@@ -15,6 +15,8 @@ WHATIF_FORMATS = ("E4M3", "E5M2")
 """Formats that are tried at the scale of current scaling where they were not recorded."""
 
 _FORMATS = {**FORMATS, BFLOAT16.name: BFLOAT16}
+_ROUNDED = 1 + 1e-6
+"""So much above the largest value lies what is not above it: a FLOAT scale times a FLOAT is rounded twice."""
 _ORDER = {"framework": 0, "simulated": 0, "blocks": 1, "whatif": 2}
 _SUMS = ", ".join(SUMS)
 _SUM_TYPES = ", ".join(f"{name} {'double' if 'sum_' in name else 'bigint'}" for name in SUMS)
@@ -51,7 +53,9 @@ _FITS = f"""
 with counted as (
     select
         f.recipe, f.fmt, f.alternate,
-        ratio(coalesce(sum(h.count) filter (abs(h.value * f.scale) > fmt_max(f.fmt)), 0), sum(h.count)) as above,
+        ratio(
+            coalesce(sum(h.count) filter (abs(h.value * f.scale) > fmt_max(f.fmt) * {_ROUNDED}), 0), sum(h.count)
+        ) as above,
         ratio(
             coalesce(sum(h.count) filter (h.value <> 0 and abs(h.value * f.scale) < fmt_min_normal(f.fmt)), 0),
             sum(h.count) filter (h.value <> 0)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from fp8debug.analysis.page.limits import with_limits
 from fp8debug.analysis.page.records import PageRun, Plane, Steps
 from fp8debug.analysis.page.sources import plane_sql, worst_of
 
@@ -65,7 +66,7 @@ def in_spans(run: PageRun, span: int) -> PageRun:
         run,
         first_steps=run.first_steps[first],
         last_steps=run.last_steps[last],
-        planes=tuple(_merged(plane, first, span) for plane in run.planes),
+        planes=tuple(_merged(plane, first, span) for plane in with_limits(run.planes, run.span)),
         notes=tuple(notes),
         span=span,
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fp8debug.analysis.page.limits import LIMIT
 from fp8debug.analysis.page.records import Band, Metric, Plane
 from fp8debug.analysis.page.sources import BY_METRIC
 from fp8debug.analysis.thresholds import of_format
@@ -22,6 +23,7 @@ _WORDS = {
     "scale_gap_bits": (
         "Scale gap", "bits", "Log2 of the scale in use over that of current scaling: above 0 clips, below wastes range."
     ),
+    LIMIT: ("Largest value that fits", "", "Largest magnitude that the scale in use leaves room for: the smallest."),
     "amax": ("Amax", "", "Largest magnitude of the finite elements."),
     "nonfinite": ("NaN and Inf", "elements", "Elements that are NaN or infinite."),
     "gemm_sqnr_db": (
@@ -39,13 +41,16 @@ _WORDS = {
         "Mean squared error as it was logged, in the square of the tensor's unit; unknown where the log shows 0.0000.",
     ),
 }  # fmt: skip
-_LOG2 = ("amax", "nonfinite", "gemm_rel_l2", "mse_given")
+_LOG2 = (LIMIT, "amax", "nonfinite", "gemm_rel_l2", "mse_given")
+_DROWNED = Band(0.1, 4, 0, "noise drowns the signal")  # 0 dB: nothing is left of it
 JUDGED_FORMATS = ("E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ")
 
 
 def metrics_of(planes: Sequence[Plane], thresholds: Mapping[str, float]) -> tuple[Metric, ...]:
     """Those that any of the planes is of, in the order in which they are offered."""
     present = {plane.metric for plane in planes}
+    if "scale_gap_bits" in present:
+        present.add(LIMIT)  # where columns are merged later, planes of it are added
     return tuple(_metric(name, planes, thresholds) for name in _WORDS if name in present)
 
 
@@ -78,7 +83,7 @@ def _bands(name: str, planes: Sequence[Plane], thresholds: Mapping[str, float]) 
         case "nonfinite":
             return (Band(1.0, 0, 0, "all finite"), Band(None, 4, 0, "NaN or Inf"))
         case "sqnr_db" | "sqnr_low_db" | "gemm_sqnr_db":
-            return (Band(0.0, 4, 0, "more noise than signal"), Band(None, 0, 0, "no limits for this format"))
+            return (_DROWNED, Band(None, 0, 0, "no limits for this format"))
     return _octaves(planes)
 
 
@@ -91,7 +96,7 @@ def _of_fmt(name: str, fmt: str, thresholds: Mapping[str, float]) -> tuple[Band,
         case "sqnr_db" | "sqnr_low_db":
             floor, healthy = (of_format(thresholds, key, fmt) for key in ("sqnr_floor", "baseline"))
             return _rising(
-                Band(0.0, 4, 0, "more noise than signal"), Band(floor / 2, 3, 0, "half the precision lost"),
+                _DROWNED, Band(floor / 2, 3, 0, "over half the precision lost"),
                 Band(floor, 2, 0, "below what rounding does"),
                 Band(healthy - thresholds["watch_sqnr_loss_db"], 1, 0, "somewhat low"), Band(None, 0, 0, "healthy"),
             )  # fmt: skip
@@ -100,7 +105,7 @@ def _of_fmt(name: str, fmt: str, thresholds: Mapping[str, float]) -> tuple[Band,
             added = -20 * math.log10(sum(10 ** (-0.05 * floor) for floor in floors))
             apart = -10 * math.log10(sum(10 ** (-0.1 * floor) for floor in floors))
             return _rising(
-                Band(0.0, 4, 0, "more noise than signal"), Band(added / 2, 3, 0, "half the precision lost"),
+                _DROWNED, Band(added / 2, 3, 0, "over half the precision lost"),
                 Band(added, 2, 0, "below what rounding does"), Band(apart, 1, 0, "as low as rounding can"),
                 Band(None, 0, 0, "healthy"),
             )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fp8debug.analysis.page.limits import without_derivable
 from fp8debug.analysis.page.records import Floats, Plane, Steps
 from fp8debug.analysis.page.sources import COUNTS, FMT, OPERAND, SOURCES, Source, sql_of, worst_sql
 from fp8debug.analysis.run import Run
@@ -64,7 +65,7 @@ def planes(run: Run, axes: Axes) -> tuple[Plane, ...]:
     order = {source.metric: place for place, source in enumerate(SOURCES)}
     operands = ("x", "w", "dy", "fprop", "dgrad", "wgrad")
     found.sort(key=lambda p: (order[p.metric], *_place(p.operand, operands), p.recipe or "", p.fmt or ""))
-    return tuple(found)
+    return without_derivable(found)
 
 
 def _planes_of(run: Run, view: str, axes: Axes) -> Iterator[Plane]:

@@ -24,12 +24,15 @@ class Source:
     worst: str = LARGEST
 
 
+# Current scaling holds whatever there is.
+_LIMIT = "if(recipe = 'current' or scale_gap_bits is null, null, fmt_max(fmt) / scale)"
 SOURCES = (
     Source("underflow", "operand_steps", "underflow"),
     Source("overflow", "operand_steps", "overflow"),
     Source("sqnr_db", "operand_steps", "if(exact, 'inf'::double, sqnr_db)", SMALLEST),
     Source("sqnr_low_db", "operand_steps", "if(exact, 'inf'::double, sqnr_low_db)", SMALLEST),
     Source("scale_gap_bits", "operand_steps", "scale_gap_bits", CLIPPING_FIRST),
+    Source("largest_held", "operand_steps", _LIMIT, SMALLEST),
     Source("amax", "tensor_steps", "amax"),
     Source("nonfinite", "tensor_steps", "n_nonfinite"),
     Source("gemm_sqnr_db", "gemm_steps", "if(exact, 'inf'::double, better_sqnr_db)", SMALLEST),

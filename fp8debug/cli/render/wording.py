@@ -20,6 +20,9 @@ RUN_STATUS = {
     "imported": "imported from logs of another tool",
 }
 
+# A share or a factor is telling however small it is; of these so little is a rounding error.
+_ABSOLUTE, _NOTHING = ("dB", "bits"), 1e-3
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -35,7 +38,7 @@ class Metric:
         if value is None or not math.isfinite(value):
             return "-"
         number = value * self.factor
-        if number == 0:
+        if number == 0 or (self.unit in _ABSOLUTE and abs(number) < _NOTHING):
             shown = "0"
         elif abs(number) < 10.0**-self.digits:
             shown = f"{number:.1g}"

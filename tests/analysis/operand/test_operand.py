@@ -109,6 +109,8 @@ def test_formats_that_were_not_recorded_are_tried_at_the_current_scale(x: Operan
     wide, q = (np.concatenate(each).astype(np.float64) for each in (parts, casts))
     assert x.fits[2].sqnr_db == pytest.approx(10 * np.log10((wide**2).sum() / ((wide - q) ** 2).sum()))
     assert x.fits[2].scale == min(scales)
+    # Their products with the largest magnitude are a rounding above the largest value, which is not beyond it.
+    assert [fit.above for fit in x.fits if fit.recipe == "current"] == [0.0, 0.0]
 
 
 def test_the_worst_of_a_course_is_not_in_the_start_of_a_history(x: Operand) -> None:

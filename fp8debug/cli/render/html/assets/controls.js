@@ -70,7 +70,7 @@
 
   const fillControls = () => {
     const { state, page } = app;
-    const metrics = page.metrics.filter((metric) => app.planesOf(metric.name).length);
+    const metrics = app.shownMetrics().filter((metric) => app.planesOf(metric.name).length);
     fill(controls.metric, metrics.map((metric) => [metric.name, metric.title]), state.metric);
     const operands = app.unique(app.planesOf(state.metric).map((plane) => plane.operand));
     fill(controls.operand, operands.map((name) => [name, name]), state.operand);

@@ -51,7 +51,15 @@
   const isAmax = (metric) => metric.name === "amax";
   const gapMetric = () => app.page.metrics.find((metric) => metric.unit === "bits" && /gap/.test(metric.name));
 
-  /** The largest magnitude with the largest value that fits: what the gap in bits leaves of it. */
+  /** Exponents of the largest value that fits: as it is stored, or what the gap in bits leaves of the largest magnitude. */
+  const limitsOf = (run, plane, row, amax) => {
+    const stored = run.planes.find((each) => each.metric === "largest_held" && each.operand === plane.operand && app.recipeKey(each) === app.recipeKey(plane));
+    if (stored) return { stored, values: app.row(run, stored, row) };
+    const bits = app.row(run, plane, row);
+    return { stored: plane, values: amax.values.map((value, i) => value - bits[i]) };
+  };
+
+  /** The largest magnitude with the largest value that fits. */
   const amaxLines = (metric, tensor, row) => {
     const lines = linesOf(metric, tensor, row);
     const gap = gapMetric();
@@ -60,14 +68,14 @@
     app.page.runs.forEach((run) => {
       const amax = lines.find((line) => line.run === run);
       if (!amax) return;
-      amax.label = label(run, "largest magnitude; current scaling holds all of it");
       const gaps = run.planes.filter((plane) => plane.metric === gap.name && plane.operand === tensor && plane.recipe !== "current");
       gaps.forEach((plane) => {
         const bits = app.row(run, plane, row);
-        const values = amax.values.map((value, i) => value - bits[i]);
+        const { stored, values } = limitsOf(run, plane, row, amax);
         if (!values.some(Number.isFinite)) return;
+        amax.label = label(run, "largest magnitude; current scaling holds all of it");
         const name = app.recipeName(plane);
-        limits.push({ label: label(run, `${name} holds up to`), values, plane, run, ...look(run, plane), dash: several() ? [6, 3] : undefined });
+        limits.push({ label: label(run, `${name} holds up to`), values, plane: stored, run, ...look(run, plane), dash: several() ? [6, 3] : undefined });
         const clipped = amax.values.map((value, i) => (bits[i] > 0 ? value : NaN));
         if (clipped.some(Number.isFinite)) limits.push({ label: label(run, `beyond what ${name} holds`), values: clipped, plane, run, colour: "ink", isDots: true });
       });
@@ -158,7 +166,7 @@
     mount.replaceChildren(app.el("div", { class: "layer-head" }, title, neighbours(row)), tabs(layer, tensor), ...[where].filter(Boolean), charts, spread);
     const rows = [];
     const xs = app.page.runs[0].first_steps;
-    const metrics = [...app.page.metrics].sort((a, b) => isAmax(b) - isAmax(a));
+    const metrics = app.shownMetrics().sort((a, b) => isAmax(b) - isAmax(a));
     const missing = [];
     for (const metric of metrics) {
       const lines = isAmax(metric) ? amaxLines(metric, tensor, row) : linesOf(metric, tensor, row);
@@ -172,11 +180,12 @@
         missing.push(`${metric.title}: ${app.say(metric, known)} throughout`);
         continue;
       }
+      const isThinned = isAmax(metric) && app.page.runs[0].first_steps.some((first, i) => first !== app.page.runs[0].last_steps[i]);
       const { bands, whose } = isAmax(metric) ? { bands: [], whose: "" } : bandsOf(lines);
       const isGemm = lines.every((line) => app.GEMMS[line.plane.operand]);
       const nRecipes = app.unique(app.planesOf(metric.name).map((plane) => plane.recipe)).length;
       const said = isGemm && nRecipes > 1 ? `${metric.meaning} Under ${gemmRecipe(metric)}, as chosen at the heatmap.` : metric.meaning;
-      const figure = app.plot(charts, { title: metric.title, caption: `${said}${whose}`, xs, lines, metric: { ...metric, bands }, marks: stepMark(), group: "layer" });
+      const figure = app.plot(charts, { title: metric.title, caption: `${said}${whose}${isThinned ? " Of several steps in a column: the largest magnitude, and the smallest that was held." : ""}`, xs, lines, metric: { ...metric, bands }, marks: stepMark(), group: "layer" });
       const sql = app.sqlDetails(lines.map((line) => ({ title: line.label, sql: line.plane.sql })));
       if (sql) figure.append(sql);
     }

@@ -11,6 +11,9 @@
   app.planesOf = (metric, operand) =>
     app.page.runs.flatMap((run) => run.planes).filter((plane) => plane.metric === metric && (!operand || plane.operand === operand));
 
+  /** Metrics to look at: how far a scale reaches is drawn beside the amax alone. */
+  app.shownMetrics = () => app.page.metrics.filter((metric) => metric.name !== "largest_held");
+
   app.unique = (values) => [...new Set(values)];
 
   app.planeOf = (run, { metric, operand, recipe }) =>
@@ -19,7 +22,7 @@
   /** Make operand and recipe ones that the metric has, as close to the wanted ones as there are. */
   app.settle = (wanted) => {
     const state = { ...app.state, ...wanted };
-    if (!app.metric(state.metric)) state.metric = app.state.metric || app.page.metrics[0].name;
+    if (!app.metric(state.metric)) state.metric = app.state.metric || app.shownMetrics()[0].name;
     const operands = app.unique(app.planesOf(state.metric).map((plane) => plane.operand));
     const gemms = Object.keys(app.GEMMS).filter((gemm) => app.GEMMS[gemm] === state.operand);
     state.operand = [state.operand, app.tensorOf(state.operand), ...gemms].find((name) => operands.includes(name)) || operands[0];

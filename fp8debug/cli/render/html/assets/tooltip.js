@@ -22,7 +22,7 @@
     const value = field.value(row, col);
     const isOne = run.first_steps[col] === run.last_steps[col];
     let said = app.say(panel.metric, value);
-    if (field.isDifference && value > 0) said = `+${said}`;
+    if (field.isDifference && value > 0 && !said.startsWith("0 ")) said = `+${said}`;
     const operand = app.state.operand;
     return {
       layer: run.layers[row],

@@ -24,7 +24,10 @@
     return rounded.toLocaleString("en-US", { maximumSignificantDigits: n });
   };
 
+  const isNothing = (value, unit) => ["dB", "bits"].includes(unit) && Math.abs(value) < 1e-3; // rounding errors
+
   const withUnit = (value, unit, n) => {
+    if (isNothing(value, unit)) return `0 ${unit}`;
     if (unit === "share") return `${app.digits(value * 100, n)} %`;
     const text = unit === "elements" ? Math.round(value).toLocaleString("en-US") : app.digits(value, n);
     return unit ? `${text} ${unit}` : text;
