@@ -55,7 +55,7 @@ def comparison_html(found: Comparison, data: PageData, *, top: int, command: str
     has_planes = any(run.planes for run in data.runs)
     heatmap = mount("heatmap", _SIDE_BY_SIDE + HEATMAP_HELP) if has_planes else NOTHING
     sections = [
-        Section("runs", "Runs", _runs(found.pairs) if len(found.pairs) > 1 else NOTHING),
+        Section("runs", "Runs", _runs(found.pairs, names[1:]) if len(found.pairs) > 1 else NOTHING),
         *(
             Section(f"pair-{n}", f"{names[n]} against {names[0]}", _pair(pair, top, cells))
             for n, pair in enumerate(found.pairs, 1)
@@ -80,9 +80,12 @@ def _verdict(pair: Pair, name: str) -> Markup:
     return element("p", element("strong", text(words)), class_=f"verdict {pair.verdict.word}")
 
 
-def _runs(pairs: Sequence[Pair]) -> Markup:
-    rows = [[row_head(text(run)), *map(number, cells)] for run, *cells in run_rows(pairs)]
-    return table("Runs", _columns(RUNS_HEADER), rows)
+def _runs(pairs: Sequence[Pair], names: Sequence[str]) -> Markup:
+    rows = [
+        [row_head(text(name)), cell(text(verdict)), *map(number, cells)]
+        for name, (_, verdict, *cells) in zip(names, run_rows(pairs), strict=True)
+    ]
+    return table("Runs", _columns(RUNS_HEADER, n_words=2), rows)
 
 
 def _pair(pair: Pair, top: int, cells: Cells) -> Markup:
