@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 Reopen = Callable[[], AbstractContextManager["Run"]]
 
 PAGE_TOP = 25
+_NOT_COUNTED = (
+    "No values were counted, so nothing can be worked out from them. `fp8debug attach --every N` counts them."
+)
+_LOGS = "Debug logs have statistics alone, not the values that this is worked out from."
 
 
 def report_page(run: Run, report: Report, reopen: Reopen, *, rules: RuleBook, run_path: str) -> str:
@@ -47,7 +51,7 @@ def _whatif(run: Run, report: Report, reopen: Reopen) -> tuple[WhatIf | None, st
 
     part = part_of(run, report)
     if not part.steps:
-        return None, "No values were counted, so nothing can be worked out from them. `--every` decides how often.", ()
+        return None, _LOGS if report.given is not None else _NOT_COUNTED, ()
     steps = [(step, step) for step in part.steps]
     pattern = part.pattern or report.scope.layer or None
     try:

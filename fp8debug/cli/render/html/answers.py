@@ -43,9 +43,9 @@ _MARKS = (
 
 def whatif_body(answer: WhatIf | None, why_not: str, run_path: str) -> Markup:
     """Recipes are rows, operands and GEMMs columns: the figures of `fp8debug whatif`."""
-    command = code_block(f"fp8debug whatif {shlex.quote(run_path)} --per layer", "copy")
     if answer is None:
-        return joined([element("p", prose(why_not)), command])
+        return element("p", prose(why_not))
+    command = code_block(f"fp8debug whatif {shlex.quote(run_path)} --per layer", "copy")
     recipes, groups = figures(answer, answer.operands, answer.gemms, whole=True)
     facts = " ".join(whatif_facts(answer))
     return joined(
@@ -109,7 +109,7 @@ def plan_body(planned: Planned | None, why_not: str, run_path: str) -> Markup:
     """What the plan does, the plan itself, and the commands that write it for a framework."""
     if planned is None:
         return element("p", prose(why_not))
-    said = [element("p", text(with_full_stop(line))) for line in plan_lines(planned, None)]
+    said = [element("p", text(with_full_stop(_begun(line)))) for line in plan_lines(planned, None)]
     if not planned.export.plan.entries:
         return joined(said)
     run = shlex.quote(run_path)
@@ -122,3 +122,8 @@ def plan_body(planned: Planned | None, why_not: str, run_path: str) -> Markup:
             code_block("\n".join(commands), "copy"),
         ]
     )
+
+
+def _begun(line: str) -> str:
+    """With a capital, unless it begins with a name."""
+    return line[:1].upper() + line[1:] if line.partition(" ")[0].isalpha() else line
