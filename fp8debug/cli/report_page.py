@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Reopen = Callable[[], AbstractContextManager["Run"]]
 
 PAGE_TOP = 25
-_NOT_COUNTED = "No values were counted, so nothing can be worked out of them; `fp8debug attach --every N` counts them."
+_NOT_COUNTED = (
     "No values were counted, so nothing can be worked out from them. `fp8debug attach --every N` counts them."
 )
 _LOGS = "Debug logs have statistics alone, not the values that this is worked out from."
