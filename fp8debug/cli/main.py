@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -68,11 +69,15 @@ VERBS = (
     Verb("run", "attach", "The same as attach.", hidden=True, takes_script=True),
 )
 
+_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
+"""What even the question whether a file exists may be answered with."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: this process's) and return its exit code.
 
-    Only `Fp8DebugError` is turned into a message; anything else is a bug and shows its traceback.
+    Only `Fp8DebugError`, and a path that the system refuses, is turned into a message; anything else is a bug and shows
+    its traceback.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     launches: list[Launch] = []
@@ -80,15 +85,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _invoke(arguments, launches)
         programs = [launch() for launch in launches]
     except Fp8DebugError as error:
-        from fp8debug.cli.render.stream import tell
-
-        tell(str(error))
-        return error.exit_code
+        return _told(error)
+    except OSError as error:
+        if error.errno not in _REFUSALS or error.filename is None:
+            raise
+        why = f"cannot use {error.filename}: {error.strerror}; give another path, or make this one usable"
+        return _told(Fp8DebugError(why))
     # A script runs out here: no parser around it that turns a KeyboardInterrupt into an exit code, and an
     # Fp8DebugError of its own is the script's to show.
     for program in programs:
         code = program()
     return code
+
+
+def _told(error: Fp8DebugError) -> int:
+    from fp8debug.cli.render.stream import tell
+
+    tell(str(error))
+    return error.exit_code
 
 
 def _invoke(arguments: list[str], launches: list[Launch]) -> int:

@@ -64,25 +64,30 @@ class Sink:
             sys.stdout.flush()
             yield sys.stdout.buffer
             return
-        temporary = self.path.with_name(f".{self.path.name}.tmp{os.getpid()}")
+        target = self.path.resolve()  # a link stays one
+        temporary = target.with_name(f".{target.name}.tmp{os.getpid()}")
         try:
             with temporary.open("wb") as file:
                 yield file
-            os.replace(temporary, self.path)
+            os.replace(temporary, target)
         except OSError as error:
             raise Fp8DebugError(f"cannot write {self.path}: {error}") from error
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it would hide why the file could not be made
+                temporary.unlink(missing_ok=True)
 
 
 def check_target(path: Path, *, force: bool, outside: RunDir | None, option: str = "-o") -> None:
     """Refuse a file that must not be written; `option` named it.
 
     Raises:
-        UsageError: a folder, a file that exists already (unless `force`), one inside of the run `outside`.
+        UsageError: a folder, a device or pipe, a file that exists already (unless `force`), one inside of the run
+            `outside`.
     """
     if path.is_dir():
         raise UsageError(f"{option} {path} is a folder; expected a file name")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{option} {path} is a device, a pipe or a socket, which would be replaced; expected a file")
     if path.exists() and not force:
         raise UsageError(f"{option} {path} exists already; add --force to overwrite it, or give another name")
     if not path.parent.is_dir():

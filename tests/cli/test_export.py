@@ -82,6 +82,16 @@ def test_files_are_not_replaced_unasked(export: Export, tmp_path: Path) -> None:
         export("healthy", "--to", target, "-o", str(path), "--force")
         assert path.stat().st_size > 1000
     assert len(list(tmp_path.iterdir())) == 2, "no temporary file is left"
+    pipe, link = tmp_path / "pipe", tmp_path / "link.csv"
+    os.mkfifo(pipe)
+    export("healthy", "--to", "csv", "-o", str(pipe), "--force", code=2)
+    assert "is a device, a pipe or a socket" in export.err and pipe.is_fifo()
+    link.symlink_to(tmp_path / "x.csv")
+    export("healthy", "--to", "csv", "--view", "steps", "-o", str(link), "--force")
+    assert link.is_symlink() and (tmp_path / "x.csv").read_text().startswith("segment,")
+    # The temporary file's own name is longer than the system takes.
+    export("healthy", "--to", "csv", "-o", str(tmp_path / ("a" * 250)), code=1)
+    assert "File name too long" in export.err
 
 
 def test_an_empty_selection_names_what_there_is(export: Export, tmp_path: Path) -> None:
