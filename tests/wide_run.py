@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fp8debug.formats import FORMATS as ELEMENTS
+from fp8debug.metrics import error_sums
 from fp8debug.rundir import LayerInfo, Manifest, RunDir
 from fp8debug.schema import TABLES, Column
 
@@ -24,6 +26,8 @@ HEALTHY_DB = {"E4M3": 31.5, "E5M2": 25.6}
 LINEARS = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
 N = 1 << 20
 """Elements of each tensor."""
+OUTLIERS = 250
+"""Elements of a tensor beyond its bell, where its values are counted."""
 STEPS_A_PART = 250
 
 
@@ -148,13 +152,21 @@ def _errors(planted: WideRun, records: dict[str, Numbers], walks: dict[str, Numb
     x2 = N * (amax / 5.0) ** 2
     err2 = x2 * 10.0 ** (-sqnr_db / 10)
     nonzero = np.full(amax.size, N)
-    return cells | {
+    sums = {
         "n": nonzero, "n_nonzero": nonzero,
         "n_underflow": np.rint(cells.pop("underflow") * N).astype(np.int64),
         "n_overflow": np.where(is_current, 0, np.rint(np.maximum(cells.pop("gap"), 0) * 100)).astype(np.int64),
-        "sum_x2": x2, "sum_q2": x2, "sum_xq": x2 - err2 / 2, "sum_err2": err2, "n_low": (nonzero * 99) // 100,
-        "low_sum_x2": x2 * 0.9, "low_sum_err2": err2 * 0.9 * 1.1, "scale_scope": "rank",
+        "sum_x2": x2, "sum_q2": x2.copy(), "sum_xq": x2 - err2 / 2, "sum_err2": err2, "n_low": (nonzero * 99) // 100,
+        "low_sum_x2": x2 * 0.9, "low_sum_err2": err2 * 0.9 * 1.1,
     }  # fmt: skip
+    step, layer = _counted(planted)
+    for row in np.flatnonzero(cells["seq"] // 3 == step * len(planted.layers) + layer):  # whose values tell them
+        values, counts = _shape(amax[row])
+        for name, total in asdict(
+            error_sums(values, counts, cells["scale"][row], ELEMENTS[cells["fmt"][row].as_py()])
+        ).items():
+            sums[name][row] = total
+    return cells | sums | {"scale_scope": "rank"}
 
 
 def _under(
@@ -205,22 +217,35 @@ def _steps(planted: WideRun) -> dict[str, Any]:
 
 
 def _histograms(planted: WideRun, walks: dict[str, Numbers]) -> dict[str, Any]:
-    """Bell shapes of the bad layer's tensors at the last sampled step: 64 values an octave of their magnitude."""
-    step = (planted.n_steps - 1) // planted.sampled_every * planted.sampled_every
-    layer = planted.layers.index(planted.bad_layer)
-    seqs, values, counts = [], [], []
-    for tensor in range(3):
-        position = np.linspace(-5, 5, 2001)
-        weight = np.rint(np.exp(-(position**2) / 2) * 1000).astype(np.int64) + 1
-        seqs.append(np.full(position.size, (step * len(planted.layers) + layer) * 3 + tensor))
-        values.append(position / 5 * walks["amax"][step, layer, tensor])
-        counts.append(weight)
-    size = sum(count.size for count in counts)
+    """Those of the bad layer's tensors at the last sampled step."""
+    step, layer = _counted(planted)
+    seqs = (step * len(planted.layers) + layer) * 3 + np.arange(3)
+    shapes = [_shape(amax) for amax in walks["amax"][step, layer]]
+    values, counts = (np.concatenate(parts) for parts in zip(*shapes, strict=True))
     return {
-        "segment": np.zeros(size, dtype=np.int32), "rank": np.zeros(size, dtype=np.int32),
-        "seq": np.concatenate(seqs), "counted": "high", "value": np.concatenate(values),
-        "count": np.concatenate(counts),
+        "segment": np.zeros(values.size, dtype=np.int32), "rank": np.zeros(values.size, dtype=np.int32),
+        "seq": np.repeat(seqs, [own.size for own, _ in shapes]), "counted": "high", "value": values, "count": counts,
     }  # fmt: skip
+
+
+def _counted(planted: WideRun) -> tuple[int, int]:
+    """Step, and place of the layer, whose values are counted."""
+    return (planted.n_steps - 1) // planted.sampled_every * planted.sampled_every, planted.layers.index(
+        planted.bad_layer
+    )
+
+
+def _shape(amax: float) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """`N` elements, none zero: a bell of which a scale that is off by 2.5 bits holds all, and `OUTLIERS` up to amax."""
+    bell = np.linspace(-5, 5, 2000)
+    weight = np.exp(-(bell**2) / 2)
+    n_of = np.rint(weight / weight.sum() * (N - OUTLIERS)).astype(np.int64)
+    values = np.concatenate([bell / 30, np.linspace(0.2, 1, OUTLIERS), [2.0**-30]]) * amax
+    counts = np.concatenate([n_of, np.ones(OUTLIERS + 1, dtype=np.int64)])
+    counts[1000] += N - counts.sum()
+    values, counts = values[counts > 0], counts[counts > 0]
+    order = np.argsort(values)
+    return values[order].astype(np.float32), counts[order]
 
 
 def _write(path: Path, table: str, part: int, cells: dict[str, Any]) -> None:

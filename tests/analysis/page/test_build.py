@@ -85,6 +85,17 @@ def test_every_query_of_a_wide_run_gives_what_is_shown(opened: Opened) -> None:
     check(planted.path, page, every=5)  # of each metric one
 
 
+def test_counted_values_say_what_the_error_sums_say(opened: Opened) -> None:
+    shown = opened.page.run
+    planes = {(p.operand, p.recipe): p.values for p in shown.planes if p.metric == "overflow"}
+    row = shown.layers.index(opened.planted.bad_layer)
+    assert len(shown.distributions) == 3
+    for found in shown.distributions:
+        share = planes[found.tensor, found.recipe][row, shown.first_steps.tolist().index(found.step)]
+        assert found.n_overflow / found.n == pytest.approx(share, rel=1e-6)
+        assert (found.n_overflow > 200) == (found.tensor == "x")  # the planted one clips
+
+
 def test_thinned_columns_and_layers_are_the_worst_and_said(opened: Opened) -> None:
     planted = opened.planted
     page = build_page(opened.run, opened.report, max_columns=20, max_layers=3)
