@@ -110,12 +110,15 @@ def test_an_ordinary_screen() -> None:
         ({"status": "killed"}, r"killed; .*\n.*its process is gone; nothing new since \S+ \S+ \(2\.5 s\)"),
         ({"steps": (step(1, math.nan),)}, r"loss      nan"),
         ({"status": "failed", "status_reason": "ZeroDivisionError"}, r"the script failed \(ZeroDivisionError\)"),
+        ({}, "no sampled step is on disk yet"),
+        ({"status": "closed"}, "no sampled step is on disk$"),
+        ({"steps": (step(1, sampled=True),)}, "no errors on disk of a recipe with one scale a tensor;"),
         ({"sampled_step": 10}, "none has enough values to say anything"),
     ],
 )
 def test_what_a_screen_says(changes: dict[str, Any], expected: str) -> None:
     text = "\n".join(screen_lines(snapshot(**changes), Looks(), 24, run_path="runs/a"))
-    assert re.search(expected, text), text
+    assert re.search(expected, text, re.MULTILINE), text
 
 
 def test_ages() -> None:

@@ -80,7 +80,7 @@ def _is_of(place: Place, layer: str, tensor: str) -> bool:
 def _why_not(run: Run, layer: str, tensor: str) -> str:
     n_errors, is_small, has_no_limits = run.sql(_WHY, layer=layer, tensor=tensor).fetchall()[0]
     if not n_errors:
-        return "no error of a cast was recorded of it"
+        return "no error of a cast under one scale for the whole tensor was recorded of it"
     if has_no_limits:
         return "the rules have no limits for its format"
     if is_small:

@@ -111,7 +111,7 @@ def _curve(label: str, values: Sequence[float | None], looks: Looks) -> str:
 
 def _worst(seen: Snapshot, looks: Looks) -> Section:
     if seen.sampled_step is None:
-        return Section([looks.bold("WORST OPERANDS"), "  no sampled step is on disk yet"])
+        return Section([looks.bold("WORST OPERANDS"), *_why_none(seen)])
     title = looks.bold(cut(f"WORST OPERANDS at step {seen.sampled_step:,}, the last sampled one", looks))
     if not seen.worst:
         return Section([title, "  none has enough values to say anything"])
@@ -121,6 +121,12 @@ def _worst(seen: Snapshot, looks: Looks) -> Section:
     paints = {"hit": looks.red, "watch": looks.yellow}
     shown = [paints.get(entry.level, str)(f"  {line}") for entry, line in zip(seen.worst, lines, strict=True)]
     return Section([title, cut(hits, looks), looks.dim(f"  {names}")], shown, weight=2.0)
+
+
+def _why_none(seen: Snapshot) -> list[str]:
+    if any(step.sampled for step in seen.steps):
+        return ["  no errors on disk of a recipe with one scale a tensor;", "  `fp8debug whatif` shows block recipes"]
+    return [f"  no sampled step is on disk{'' if seen.has_ended else ' yet'}"]
 
 
 def _operand_cells(entry: LiveOperand, looks: Looks) -> tuple[str, ...]:
