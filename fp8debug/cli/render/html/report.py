@@ -46,10 +46,10 @@ def report_html(page: ReportPage, answered: Answered, *, run_path: str) -> str:
     sections = [
         Section("findings", "Findings", findings_body(report, cells)),
         Section("candidates", "Candidates for BF16", candidates_body(report, cells)),
-        Section("watch", "Watch: effect on the loss unknown", watch_body(report, cells)),
         Section("heatmap-section", "Layers over steps", mount("heatmap", HEATMAP_HELP)),
         Section("layer-section", "One layer", mount("layer", LAYER_HELP)),
         Section("training-section", "Training", mount("training", TRAINING_HELP)),
+        Section("watch", "Watch: effect on the loss unknown", watch_body(report, cells)),
         Section("what-if", "What other recipes would do", whatif_body(page.whatif, answered.no_whatif, run_path)),
         Section("remedies", "Remedies", remedies_body(report, cells)),
         Section("plan", "Plan", plan_body(answered.planned, answered.no_plan, run_path)),
