@@ -28,6 +28,8 @@ class Distribution:
     fmt: str | None
     scale: float | None
     """Factor before the cast, of the record with the largest amax."""
+    n_scales: int
+    """Different ones, where there are several records."""
     current_scale: float | None
     """What current scaling would have."""
     n: int
@@ -37,7 +39,7 @@ class Distribution:
     n_zero_after: int
     n_nonfinite: int
     n_overflow: int
-    """Elements beyond the largest finite value of the format at this scale."""
+    """Elements that round beyond the largest finite value of the format at this scale."""
     amin: float | None
     amax: float | None
     octaves: tuple[int, ...]
@@ -89,7 +91,7 @@ order by id, octave nulls first
 _FACTS = """
 select
     p.id, p.layer, p.tensor, p.step, any_value(r.recipe), any_value(r.fmt),
-    arg_max(r.scale, kernel_amax(t.amax, t.n_posinf, t.n_neginf)),
+    arg_max(r.scale, kernel_amax(t.amax, t.n_posinf, t.n_neginf)), count(distinct r.scale),
     current_scale(max(kernel_amax(t.amax, t.n_posinf, t.n_neginf)), any_value(r.fmt)),
     sum(coalesce(t.n_nan, 0) + coalesce(t.n_posinf, 0) + coalesce(t.n_neginf, 0))::bigint, min(t.amin), max(t.amax),
     max(t.approx)
@@ -161,7 +163,7 @@ def counted_once(run: Run, prefix: str = "") -> str:
 def _distribution(
     run: Run, place: Place, facts: Sequence[Any], counts: Sequence[tuple[int | None, int, int | None, int | None]]
 ) -> Distribution:
-    recipe, fmt, scale, current_scale, n_nonfinite, amin, amax, approx = facts
+    recipe, fmt, scale, n_scales, current_scale, n_nonfinite, amin, amax, approx = facts
     before = {octave: n for octave, n, _, _ in counts}
     after = {octave: n or 0 for octave, _, n, _ in counts}
     held = [octave for octave in before if octave is not None]
@@ -171,6 +173,7 @@ def _distribution(
         recipe=recipe,
         fmt=fmt,
         scale=scale,
+        n_scales=n_scales,
         current_scale=current_scale,
         n=sum(before.values()),
         n_zero=before.get(None, 0),

@@ -80,7 +80,7 @@ def test_records_of_a_step_add_up_and_the_scale_is_that_of_the_largest_amax(new_
     with open_run(written.write()) as run:
         (found,) = distributions(run, [("head", "dy", 1)], "current")
     assert counted(found, "before") == by_octave(np.append(first, second))
-    assert found.scale == np.float32(57344.0) / np.abs(second).max()
+    assert (found.scale, found.n_scales) == (np.float32(57344.0) / np.abs(second).max(), 2)
     assert (found.amin, found.amax) == (np.abs(first[first != 0]).min(), np.abs(second).max())
 
 

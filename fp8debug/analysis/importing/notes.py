@@ -90,9 +90,13 @@ def _order(tally: Tally) -> Iterator[Note]:
     if tally.n_uses:
         yield Note(
             "log_repeat",
-            f"{tally.n_uses:,} numbers stand beside another number of the same name and step, as of a layer that is "
-            "used several times, or of an unreduced micro-batch: all are kept, as calls 0, 1, ...",
+            f"{_numbers(tally.n_uses)} beside another number of the same name and step, as of a layer that is used "
+            "several times, or of an unreduced micro-batch: all are kept, as calls 0, 1, ...",
         )
+
+
+def _numbers(n: int) -> str:
+    return "1 number stands" if n == 1 else f"{n:,} numbers stand"
 
 
 def _lines(n: int) -> str:

@@ -17,7 +17,7 @@ _MOST_OCTAVES = 10
 """Steps of a scale without good or bad."""
 _WORDS = {
     "underflow": ("Underflow", "share", "Share of the non-zero values that become zero."),
-    "overflow": ("Overflow", "share", "Share of the elements beyond the largest finite value of the format."),
+    "overflow": ("Overflow", "share", "Share of the elements that round beyond the largest value of the format."),
     "sqnr_db": ("SQNR", "dB", "Signal to quantisation noise of the tensor: what the cast leaves of it."),
     "sqnr_low_db": ("SQNR of the small values", "dB", "The same over the smallest 99 % of the non-zero values."),
     "scale_gap_bits": (

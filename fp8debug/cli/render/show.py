@@ -200,9 +200,12 @@ def _counts(spread: Distribution) -> str:
         return text + "."
     lost = _lost((spread.n_zero_after - spread.n_zero) / n_nonzero, "underflow")
     clipped = _lost(spread.n_overflow / spread.n, "overflow")
+    scale = f"scale {short(spread.scale)}"
+    if spread.n_scales > 1:
+        scale = f"{spread.n_scales:,} scales, {short(spread.scale)} at the largest magnitude"
     return (
-        f"{text}. After {escape(spread.recipe)} in {spread.fmt}, scale {short(spread.scale)}: {lost} of the non-zero "
-        f"values become zero, {clipped} of the elements lie beyond the largest value."
+        f"{text}. After {escape(spread.recipe)} in {spread.fmt}, {scale}: {lost} of the non-zero values become zero, "
+        f"{clipped} of the elements round beyond the largest value."
     )
 
 

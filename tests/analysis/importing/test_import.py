@@ -132,7 +132,7 @@ def test_restarts_repeats_and_uses(write_log: WriteLog, import_logs: Import, tmp
     (restart,) = messages(done, "log_restart")
     assert "rank 0 from step 5 to 4 (nvdlfw_inspect_globalrank-0.log line 7)" in restart
     repeated, uses = messages(done, "log_repeat")
-    assert repeated.startswith("1 line repeats") and uses.startswith("1 numbers stand")
+    assert repeated.startswith("1 line repeats") and uses.startswith("1 number stands")
     with open_run(tmp_path / "run", threads=1) as run:
         assert rows(run, "select step, segment, call, value from statistics order by step, call") == [
             *((s, 0, 0, float(s)) for s in range(4)),

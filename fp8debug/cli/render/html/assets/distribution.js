@@ -13,12 +13,12 @@
     const nonZero = d.n - d.n_zero;
     const said = [`${app.plural(d.n, "finite element")}, ${share(d.n_zero, d.n)} of them zero.`];
     if (d.recipe) {
-      said.push(`After the cast ${share(d.n_zero_after - d.n_zero, nonZero)} of the others are zero, ${share(d.n_overflow, d.n)} lay beyond the largest value.`);
+      said.push(`After the cast ${share(d.n_zero_after - d.n_zero, nonZero)} of the others are zero, ${share(d.n_overflow, d.n)} round beyond the largest value.`);
     }
     if (d.n_nonfinite) said.push(`${app.plural(d.n_nonfinite, "element")} NaN or infinite.`);
     if (d.amax !== null) said.push(`Largest magnitude ${app.digits(d.amax, 4)}${d.amin ? `, smallest ${app.digits(d.amin, 3)}` : ""}.`);
     const format = app.page.formats.find((each) => each.name === d.fmt);
-    if (d.scale && format) said.push(`The scale ${app.digits(d.scale, 4)} lets ${d.fmt} hold up to ${app.digits(format.largest / d.scale, 4)}.`);
+    if (d.scale && format) said.push(`${d.n_scales > 1 ? `Its records have ${app.count(d.n_scales)} different scales: that of the largest magnitude,` : "The scale"} ${app.digits(d.scale, 4)}${d.n_scales > 1 ? "," : ""} lets ${d.fmt} hold up to ${app.digits(format.largest / d.scale, 4)}.`);
     if (d.current_scale && d.scale && d.current_scale !== d.scale) said.push(`Current scaling would have ${app.digits(d.current_scale, 4)}.`);
     if (d.approx) said.push(`Counted after rounding to ${d.approx.toUpperCase()}.`);
     return said.join(" ").replace(/e-(\d)/g, "e\u2060-\u2060$1").replace(/ %/g, "\u00a0%"); // no line ends within a number
