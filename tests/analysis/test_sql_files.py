@@ -66,11 +66,11 @@ def test_every_column_has_a_meaning(empty_run: Run) -> None:
     views = views_with_columns(empty_run.con)
     assert [view.name for view in views] == [
         "steps", "layers", "tensors", "scales", "errors", "histograms", "values", "evals", "events", "blocks",
-        "channels", "gemms", "statistics", "wsample", "given_statistics", "scale_gaps", "tensor_errors", "block_errors", "gemm_errors", "channel_stats",
-        "payloads", "payload_checks", "row_classes", "evidence", "frozen_scales", "hits",
-        "candidates", "watch", "isolated_hits", "layer_summary", "gemm_steps", "operand_steps",
-        "tensor_steps", "octaves", "shards", "merged_histograms", "merged_tensors",
-        "group_scales", "merged_errors", "merged_error_ratios", "rank_spread", "replica_checks",
+        "channels", "gemms", "statistics", "wsample", "given_statistics", "scale_gaps", "tensor_errors",
+        "block_errors", "gemm_errors", "channel_stats", "payloads", "payload_checks", "row_classes", "evidence",
+        "frozen_scales", "hits", "candidates", "watch", "isolated_hits", "layer_summary", "gemm_steps",
+        "operand_steps", "tensor_steps", "octaves", "shards", "merged_histograms", "merged_tensors", "group_scales",
+        "merged_errors", "merged_error_ratios", "rank_spread", "replica_checks",
     ]  # fmt: skip
     silent = [f"{view.name}.{column.name}" for view in views for column in view.columns if not column.meaning]
     assert silent == []
