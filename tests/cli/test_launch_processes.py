@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,12 @@ TORCHRUN = (
     *("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
 )
 MODEL = """
-import os, pathlib, sys, time
+import gc, os, pathlib, sys, time
 import torch
 import torch.distributed as dist
 from torch import nn
+
+gc.freeze()  # what is imported stays, and the end of the process need not look through it
 
 def train(rank, n_steps=3):
     torch.manual_seed(rank)
@@ -75,8 +78,26 @@ def python(place: Place, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command, cwd=place.folder, capture_output=True, timeout=170, check=False)
 
 
-def attach(place: Place, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return python(place, "-m", "fp8debug", "attach", "--engine", "torch", "--detail", "none", *arguments)
+@pytest.fixture(autouse=True)
+def no_late_imports(place: Place) -> None:
+    """Where they are installed, pyarrow loads the one and torch the other, in each process: seconds."""
+    for name in ("pandas", "triton"):
+        place.write(f"{name}.py", "raise ImportError\n")
+
+
+Attach = Callable[..., subprocess.CompletedProcess[bytes]]
+
+
+@pytest.fixture
+def attach(place: Place, warm_python: Any) -> Attach:
+    """`fp8debug attach` in a process that has imported torch already; those that it starts are new ones."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+        command = ("-m", "fp8debug", "attach", "--engine", "torch", "--detail", "none", *arguments)
+        ran = warm_python.run(place.folder, *command)
+        return subprocess.CompletedProcess(command, ran.returncode, ran.stdout.encode(), ran.stderr.encode())
+
+    return run
 
 
 def lines(text: bytes) -> list[str]:
@@ -89,11 +110,11 @@ def lines(text: bytes) -> list[str]:
     sees="every rank, in one directory with one folder a rank; ranks that torchrun starts again go on as a new segment",
     limits="other launchers are refused with what to write by hand",
 )
-def test_torchrun_behind_attach_and_a_second_start(place: Place) -> None:
+def test_torchrun_behind_attach_and_a_second_start(place: Place, attach: Attach) -> None:
     place.write("train.py", FAILS_ONCE)
     options = ("--layers", "a b|^0$", "--layers", "[0-9]$", "--exclude", "[a]$|^2$", "--out", "my run")
     command = (sys.executable, *TORCHRUN, "--max-restarts", "1", "train.py", "--lr", "1 0", "-q")
-    ran = attach(place, *options, "--", *command)
+    ran = attach(*options, "--", *command)
     assert ran.returncode == 0, ran.stderr.decode()
     told = ["--lr", "1 0", "-q"]
     assert {f"rank {rank}, start 1, {told}" for rank in (0, 1)} <= set(ran.stdout.decode().splitlines())
@@ -114,7 +135,7 @@ def test_torchrun_behind_attach_and_a_second_start(place: Place) -> None:
     assert set(rows(run, "tensors", "rank", "segment")) == {(r, s) for r in (0, 1) for s in (0, 1)}
     assert {kind for (kind,) in rows(run, "events", "kind")} == {"resumed", "assumption"}
     assert [(rank.rank, rank.world_size, rank.segment) for rank in RunDir(run).read_ranks()] == [(0, 2, 1), (1, 2, 1)]
-    again = attach(place, "--out", "my run", "--", "torchrun", "train.py")
+    again = attach("--out", "my run", "--", "torchrun", "train.py")
     assert again.returncode == 2 and b"--out my run is not empty" in again.stderr
 
 
@@ -157,9 +178,9 @@ if __name__ == "__main__":
     sees="every process, in one directory; its rank is that of the process group, else its index",
     limits="processes of multiprocessing.Process and subprocess are not reached; the last line counts them",
 )
-def test_spawned_processes(place: Place) -> None:
+def test_spawned_processes(place: Place, attach: Attach) -> None:
     place.write("train.py", SPAWN)
-    ran = attach(place, "--out", "run", "train.py")
+    ran = attach("--out", "run", "train.py")
     assert ran.returncode == 0, ran.stderr.decode()
     assert sorted(re.findall(r"rank \d|over", ran.stdout.decode())) == ["over", "rank 0", "rank 1"]
     assert lines(ran.stderr)[-2:] == [
@@ -174,7 +195,7 @@ def test_spawned_processes(place: Place) -> None:
 
 
 ACCELERATE = """
-import sys
+import gc, sys
 import torch
 from accelerate import Accelerator
 from torch import nn
@@ -188,16 +209,17 @@ for step in range(2):
     optimizer.zero_grad()
 print(f"{accelerator.process_index} {accelerator.num_processes} {sys.argv[1:]}\\n", end="", flush=True)
 accelerator.end_training()
+gc.freeze()
 """
 
 
-def test_accelerate(place: Place) -> None:
+def test_accelerate(place: Place, attach: Attach) -> None:
     n_ranks = 2
     place.write("train.py", ACCELERATE)
     launch = ["-m", "accelerate.commands.launch", "--num_processes", str(n_ranks), "--num_machines", "1"]
     launch += ["--mixed_precision", "no", "--dynamo_backend", "no"]
     launch += ["--multi_gpu", "--main_process_port", "0"]
-    ran = attach(place, "--name", "two words", "--", sys.executable, *launch, "train.py", "--x")
+    ran = attach("--name", "two words", "--", sys.executable, *launch, "train.py", "--x")
     assert ran.returncode == 0, ran.stderr.decode()
     assert sorted(ran.stdout.decode().splitlines()) == [f"{rank} {n_ranks} ['--x']" for rank in range(n_ranks)]
     run = (place.folder / "fp8debug-runs/latest").resolve()
@@ -246,9 +268,9 @@ if __name__ == "__main__":
 """
 
 
-def test_processes_that_are_not_reached_are_counted(place: Place) -> None:
+def test_processes_that_are_not_reached_are_counted(place: Place, attach: Attach) -> None:
     place.write("train.py", UNREACHED)
-    ran = attach(place, "train.py")
+    ran = attach("train.py")
     assert ran.returncode == 0
     (line,) = lines(ran.stderr)
     assert line.startswith(
@@ -257,13 +279,13 @@ def test_processes_that_are_not_reached_are_counted(place: Place) -> None:
     )
 
 
-def test_an_exit_code_and_nothing_recorded(place: Place) -> None:
+def test_an_exit_code_and_nothing_recorded(place: Place, attach: Attach) -> None:
     place.write("train.py", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)\n")
-    ran = attach(place, "--", sys.executable, "train.py")
+    ran = attach("--", sys.executable, "train.py")
     assert (ran.returncode, ran.stdout) == (7, b"out\n")
     assert ran.stderr.decode().splitlines()[0] == "err"
     assert lines(ran.stderr)[-1].startswith("fp8debug: NOTHING WAS RECORDED: no process wrote to fp8debug-runs/train-")
     assert list((place.folder / "fp8debug-runs").iterdir()) == []
-    below = attach(place, "--out", "train.py/run", "--", sys.executable, "train.py")
+    below = attach("--out", "train.py/run", "--", sys.executable, "train.py")
     assert (below.returncode, below.stdout) == (2, b"")
     assert re.match(r"fp8debug: --out .*train.py/run cannot be created: Not a directory", below.stderr.decode())
