@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,28 +70,29 @@ VERBS = (
     Verb("run", "attach", "The same as attach.", hidden=True, takes_script=True),
 )
 
-_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
+_NOT_REACHED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 """What even the question whether a file exists may be answered with."""
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
+"""What writing to a stream may be answered with."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: this process's) and return its exit code.
 
-    Only `Fp8DebugError`, and a path that the system refuses, is turned into a message; anything else is a bug and shows
-    its traceback.
+    Only `Fp8DebugError`, and a path or a stream that the system refuses, is turned into a message; anything else is a
+    bug and shows its traceback.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     launches: list[Launch] = []
     try:
         code = _invoke(arguments, launches)
         programs = [launch() for launch in launches]
+        if not programs:
+            sys.stdout.flush()  # at the end of the process nobody could be told that it failed
     except Fp8DebugError as error:
         return _told(error)
     except OSError as error:
-        if error.errno not in _REFUSALS or error.filename is None:
-            raise
-        why = f"cannot use {error.filename}: {error.strerror}; give another path, or make this one usable"
-        return _told(Fp8DebugError(why))
+        return _refused(error)
     # A script runs out here: no parser around it that turns a KeyboardInterrupt into an exit code, and an
     # Fp8DebugError of its own is the script's to show.
     for program in programs:
@@ -105,13 +107,34 @@ def _told(error: Fp8DebugError) -> int:
     return error.exit_code
 
 
+def _refused(error: OSError) -> int:
+    if error.filename is not None and error.errno in _NOT_REACHED:
+        return _told(
+            Fp8DebugError(f"cannot use {error.filename}: {error.strerror}; give another path, or make this one usable")
+        )
+    if error.filename is not None or error.errno not in _NOT_WRITTEN:
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in its buffer is lost anyway
+    if error.errno == errno.EPIPE:  # who read it has read enough
+        return ExitCode.FAILED
+    return _told(Fp8DebugError(f"cannot write what was asked for: {error.strerror}; make room, or write it elsewhere"))
+
+
 def _invoke(arguments: list[str], launches: list[Launch]) -> int:
+    _open_closed_streams()
     command = typer.main.get_command(build_app(_verb_of(arguments)))
     try:
         command.main(_arranged(arguments, command), prog_name="fp8debug", obj=launches)
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else ExitCode.DONE
     return ExitCode.DONE
+
+
+def _open_closed_streams() -> None:
+    """Python has no object for a stream that was closed before it began."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _arranged(arguments: list[str], command: Any) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,22 @@ def test_a_path_that_the_system_refuses_is_no_bug(tmp_path: Path, capsys: pytest
     long = tmp_path / ("a" * 300)
     assert main(["sql", "select 1", "-o", str(long)]) == 1
     assert capsys.readouterr().err.startswith(f"fp8debug: cannot use {long}: File name too long; give another path")
+
+
+@pytest.mark.parametrize(
+    ("stdout", "code", "message"),
+    [
+        (">/dev/full", 1, "fp8debug: cannot write what was asked for: No space left on device; make room"),
+        (">&-", 0, ""),
+    ],
+)
+def test_a_stdout_that_takes_nothing(stdout: str, code: int, message: str, tmp_path: Path) -> None:
+    command = f'"$0" -m fp8debug rules {stdout}'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable], capture_output=True, text=True, cwd=tmp_path, timeout=60,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.partition(", or")[0].strip()) == (code, message)
 
 
 def test_python_m_is_the_console_script(tmp_path: Path) -> None:
