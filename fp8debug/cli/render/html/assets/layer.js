@@ -127,8 +127,20 @@
     return app.el("div", { class: "scroll-x", tabindex: "0", role: "region", "aria-label": "First, worst and last value" }, whole);
   };
 
-  const tabs = (layer, tensor) => {
-    const operands = app.unique(app.page.runs.flatMap((run) => run.planes.map((plane) => app.tensorOf(plane.operand))));
+  /** Tensors that anything is known of in a layer, and the one that is asked for. */
+  const tensorsOf = (row, tensor) => {
+    const found = new Set();
+    for (const run of app.page.runs) {
+      for (const plane of run.planes) {
+        const name = app.tensorOf(plane.operand);
+        if (!found.has(name) && (name === tensor || app.row(run, plane, row).some((value) => !Number.isNaN(value)))) found.add(name);
+      }
+    }
+    return [...found];
+  };
+
+  const tabs = (layer, tensor, row) => {
+    const operands = tensorsOf(row, tensor);
     const links = operands.map((name) => {
       const current = name === tensor ? "page" : null;
       return app.el("a", { href: app.address({ layer, tensor: name, step: app.state.step, metric: app.state.metric }), "aria-current": current }, name);
@@ -163,7 +175,7 @@
     const charts = app.el("div", { class: "charts" });
     const spread = app.el("div", {});
     const where = step === null || step === undefined ? null : app.el("p", { class: "note" }, `Step ${step} is marked.`);
-    mount.replaceChildren(app.el("div", { class: "layer-head" }, title, neighbours(row)), tabs(layer, tensor), ...[where].filter(Boolean), charts, spread);
+    mount.replaceChildren(app.el("div", { class: "layer-head" }, title, neighbours(row)), tabs(layer, tensor, row), ...[where].filter(Boolean), charts, spread);
     const rows = [];
     const xs = app.page.runs[0].first_steps;
     const metrics = app.shownMetrics().sort((a, b) => isAmax(b) - isAmax(a));
