@@ -31,32 +31,39 @@ def core_modules(repository: Path) -> list[str]:
     return [f"fp8debug.{name}" for name in sorted(modules | packages)]
 
 
-def loaded(modules: list[str], unwanted: set[str]) -> set[str]:
-    """Which of the `unwanted` top-level packages a fresh interpreter has after importing `modules`."""
-    imports = "".join(f"import {name}\n" for name in modules)
-    code = f"import sys\n{imports}print(*({unwanted!r} & sys.modules.keys()))"
+def loaded(*groups: list[str], unwanted: set[str]) -> list[set[str]]:
+    """Which of the `unwanted` packages one fresh interpreter has, each time it has imported a group of modules."""
+    tell = f"print(*({unwanted!r} & sys.modules.keys()), flush=True)\n"
+    imports = ("".join(f"import {name}\n" for name in group) for group in groups)
+    code = "import os, sys\n" + "".join(f"{lines}{tell}" for lines in imports) + "os._exit(0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
+    return [set(line.split()) for line in done.stdout.splitlines()]
 
 
 def test_the_check_can_fail() -> None:
-    assert loaded(["json", "fp8debug.analysis"], {"duckdb", "torch", "json"}) == {"duckdb", "json"}
+    found = loaded(["json"], ["fp8debug.analysis"], unwanted={"duckdb", "torch", "json"})
+    assert found == [{"json"}, {"duckdb", "json"}]
 
 
 def test_core_needs_numpy_alone(repository: Path) -> None:
     heavy = {"torch", "duckdb", "pyarrow", "rich", "typer", "numba"}
-    assert loaded(["fp8debug", *core_modules(repository)], heavy) == set()
+    assert loaded(["fp8debug", *core_modules(repository)], unwanted=heavy) == [set()]
 
 
 @pytest.mark.parametrize(
-    ("package", "unwanted"), [("hooks", {"duckdb", "rich", "typer"}), ("analysis", {"torch", "numba"})]
+    ("package", "first", "unwanted"),
+    [
+        ("hooks", ["fp8debug.hooks.entry", "fp8debug.hooks.autoattach"], {"duckdb", "rich", "typer"}),
+        ("analysis", ["fp8debug.analysis"], {"torch", "numba", "rich", "typer"}),
+    ],
 )
-def test_hooks_and_analysis_stay_apart(repository: Path, package: str, unwanted: set[str]) -> None:
+def test_hooks_and_analysis_stay_apart(repository: Path, package: str, first: list[str], unwanted: set[str]) -> None:
+    """Captures load no query engine, reports no torch; not what is imported first by both, and not any module."""
     modules = modules_below(repository / "fp8debug" / package, f"fp8debug.{package}")
     assert len(modules) > 3
     other = "analysis" if package == "hooks" else "hooks"
-    assert loaded(modules, {*unwanted, f"fp8debug.{other}"}) == set()
+    assert loaded(first, modules, unwanted={*unwanted, f"fp8debug.{other}"}) == [set(), set()]
 
 
 def test_every_core_module_is_under_the_core_contract(repository: Path) -> None:

@@ -82,6 +82,7 @@ def become(request: dict[str, Any]) -> None:
         os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
     os.chdir(request["folder"])
     os.environ.update(request["environment"])
+    sys.path[1:1] = filter(None, request["environment"].get("PYTHONPATH", "").split(os.pathsep))
     script, *arguments = request["arguments"]
     if script == "-m":
         module, *arguments = arguments

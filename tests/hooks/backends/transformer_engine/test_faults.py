@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -176,20 +174,14 @@ sys.exit(7)
 
 
 def test_an_unmodified_script(
-    te: Any, tmp_path: Path, stand_in_path: Path, repository: Path, read_run: Callable[[Path], Recorded]
+    te: Any, tmp_path: Path, stand_in_path: Path, read_run: Callable[[Path], Recorded], warm_python: Any
 ) -> None:
     """`fp8debug attach train.py` starts the debug API in time, and only its sampled steps are debugged."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     options = ["--out", str(tmp_path / "run"), "--every", "3", "--engine", "torch", "--detail", "none"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "fp8debug", "attach", *options, str(script)],
-        env=os.environ | {"PYTHONPATH": f"{stand_in_path}{os.pathsep}{repository}"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = ("-m", "fp8debug", "attach", *options, str(script))
+    ran = warm_python.run(tmp_path, *command, PYTHONPATH=str(stand_in_path))
     assert (ran.returncode, ran.stdout.splitlines()[0]) == (7, "trained 2 2"), ran.stderr
     run = read_run(tmp_path / "run")
     seen = {f"{r['layer']}.{r['tensor']}" for r in run.rows("tensors", step=3, dtype="float8_e4m3fn")}
