@@ -86,7 +86,11 @@ def _worst(found: Sequence[Spike]) -> list[Spike]:
 
 def _page_spike(spike: Spike, moved: tuple[Moved, ...]) -> PageSpike:
     text = anomaly_text(spike)
-    back = "it never came back" if spike.recovered_step is None else f"back in its band at step {spike.recovered_step}"
+    back = (
+        "not back in its band by the last step"
+        if spike.recovered_step is None
+        else f"back in its band at step {spike.recovered_step}"
+    )
     return PageSpike(
         series=spike.series,
         first_step=spike.first_step,

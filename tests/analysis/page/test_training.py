@@ -56,7 +56,9 @@ def test_ranks_are_averaged_and_what_is_not_finite_is_nan(new_run: NewRun) -> No
     np.testing.assert_array_equal(training.loss, [1.5, 1.5, np.nan])
     np.testing.assert_array_equal(training.lr, [np.nan, 0.5, 0.5])
     assert training.grad_norm is None
-    assert [spike.sentence for spike in training.spikes] == ["Step 2, the loss is infinite; it never came back."]
+    assert [spike.sentence for spike in training.spikes] == [
+        "Step 2, the loss is infinite; not back in its band by the last step."
+    ]
 
 
 def test_nonfinite_values_come_first(new_run: NewRun) -> None:
