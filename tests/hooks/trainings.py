@@ -679,9 +679,12 @@ def run_alone(name: str, folder: Path, options: dict[str, Any]) -> None:
 
 def serve() -> None:
     """Read lines of [name, folder, options]; run each in a fork; answer with its pid, then with its wait status."""
-    from fp8debug.hooks import autoattach  # noqa: F401  # paid for once, as is what torch imports late
+    import pyarrow as pa
+
+    from fp8debug.hooks import autoattach  # noqa: F401  # paid for once, as is what torch and pyarrow import late
 
     sgd(nn.Linear(1, 1))
+    pa.array([1])
     gc.collect()
     gc.freeze()
     for line in sys.stdin:
