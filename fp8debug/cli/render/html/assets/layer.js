@@ -119,7 +119,8 @@
       const worst = worstOf(metric, line.values);
       const say = (i) => app.say(metric, line.values[i], 3);
       const band = app.bandOf(metric, line.values[worst]);
-      const cells = [line.label === metric.title ? "" : line.label, say(known[0]), `${say(worst)}${band && !app.isNeutral(metric) ? ` (${band.word})` : ""}`, app.stepsOf(run, worst), say(known[known.length - 1])];
+      const of = isAmax(metric) ? label(run) : line.label;
+      const cells = [of === metric.title ? "" : of, say(known[0]), `${say(worst)}${band && !app.isNeutral(metric) ? ` (${band.word})` : ""}`, app.stepsOf(run, worst), say(known[known.length - 1])];
       return app.el("tr", {}, app.el("th", { scope: "row" }, metric.title), ...cells.map((text) => app.el("td", {}, text)));
     });
     const header = app.el("tr", {}, ...head.map((text) => app.el("th", { scope: "col" }, text)));
