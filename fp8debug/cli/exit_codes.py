@@ -15,3 +15,5 @@ class ExitCode(IntEnum):
     """The request itself is wrong."""
     FAIL_ON = 3
     """Done, and the condition given with --fail-on holds."""
+    INTERRUPTED = 130
+    """Ctrl-C, or another signal while a query ran."""

@@ -1,4 +1,4 @@
-"""Ctrl-C while a query runs: Python learns of it only when DuckDB comes back, so DuckDB is told to."""
+"""Ctrl-C while a query runs: Python learns of it only when DuckDB comes back, so DuckDB is told to. Other signals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,3 +58,23 @@ def _wait(con: duckdb.DuckDBPyConnection, reader: int, interrupted: threading.Ev
         if number[0] == signal.SIGINT:
             interrupted.set()
             con.interrupt()
+
+
+@contextlib.contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as an exit does: a terminal is given back as it was, no half file is left.
+
+    One that is ignored, as `nohup` has it, stays ignored. In another thread than the main one nothing changes.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    wanted = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in wanted} if is_main else {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

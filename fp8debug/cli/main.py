@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import os
@@ -15,6 +16,7 @@ import typer
 from fp8debug import __version__
 from fp8debug.cli.bare_options import with_empty_values
 from fp8debug.cli.exit_codes import ExitCode
+from fp8debug.cli.interruption import ending_on_signals
 from fp8debug.cli.script_first import options_first
 from fp8debug.errors import Fp8DebugError
 
@@ -74,6 +76,8 @@ _NOT_REACHED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errn
 """What even the question whether a file exists may be answered with."""
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 """What writing to a stream may be answered with."""
+_BY_SIGNAL = "Query interrupted"
+"""What DuckDB makes of Ctrl-C and the like while it runs a query."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -123,10 +127,16 @@ def _refused(error: OSError) -> int:
 def _invoke(arguments: list[str], launches: list[Launch]) -> int:
     _open_closed_streams()
     command = typer.main.get_command(build_app(_verb_of(arguments)))
+    runs_script = any(verb.takes_script for verb in VERBS if verb.name == _verb_of(arguments))
     try:
-        command.main(_arranged(arguments, command), prog_name="fp8debug", obj=launches)
+        with contextlib.nullcontext() if runs_script else ending_on_signals():
+            command.main(_arranged(arguments, command), prog_name="fp8debug", obj=launches)
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else ExitCode.DONE
+    except RuntimeError as error:
+        if str(error) != _BY_SIGNAL:
+            raise
+        return ExitCode.INTERRUPTED
     return ExitCode.DONE
 
 

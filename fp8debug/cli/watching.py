@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 from fp8debug.errors import Fp8DebugError
@@ -47,7 +45,7 @@ def follow(follower: Follower, interval_s: float) -> None:
 
     seen: Snapshot | Waiting | None = None
     began_s = time.monotonic()
-    with ending_on_signals(), view() as shown:
+    with view() as shown:
         while not (ended := _ended(seen)):
             if seen is not None:
                 shown.pause(max(0.0, interval_s - (time.monotonic() - began_s)))
@@ -180,18 +178,3 @@ class _Screen:
         encoding = sys.stdout.encoding or "utf-8"
         text = "\n".join(lines).encode(encoding, "backslashreplace").decode(encoding)
         self._live.update(Text.from_ansi(text, no_wrap=True, overflow="crop"), refresh=True)
-
-
-@contextlib.contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as an exit does, so that the terminal is given back as it was."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import duckdb
 import pytest
 
 import fp8debug
@@ -63,6 +66,35 @@ def test_errors_for_users_are_one_line(
     monkeypatch.setattr(shell, "_load", lambda _: verb)
     assert main(["runs"]) == code
     assert capsys.readouterr() == ("", f"fp8debug: {error}\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals_end_a_verb_as_an_exit_does(
+    number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cleaned = []
+
+    def verb() -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            cleaned.append(number)
+
+    monkeypatch.setattr(shell, "_load", lambda _: verb)
+    assert main(["runs"]) == code
+    assert cleaned == [number] and "Traceback" not in capsys.readouterr().err
+
+
+def test_a_query_that_a_signal_ends_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    con = duckdb.connect()
+
+    def verb() -> None:
+        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        con.execute("select count(*) from range(100_000_000) a, range(1_000) b where a.range % 3 = b.range % 7")
+
+    monkeypatch.setattr(shell, "_load", lambda _: verb)
+    assert main(["runs"]) == 130
 
 
 def test_bugs_are_not_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,13 +19,14 @@ import numpy as np
 import pytest
 
 from fp8debug.analysis.live import Follower, LiveEvent, LiveOperand, LiveStep, NonFinite, Snapshot, Waiting
+from fp8debug.cli.interruption import ending_on_signals
 from fp8debug.cli.main import main
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import display_width
 from fp8debug.cli.render.watch import screen_lines
 from fp8debug.cli.render.watch_lines import WatchLines
 from fp8debug.cli.render.watch_words import ago_text
-from fp8debug.cli.watching import ending_on_signals, view
+from fp8debug.cli.watching import view
 
 COMMAND = [sys.executable, "-m", "fp8debug", "watch"]
 TRAINING = """
@@ -219,6 +220,16 @@ def test_other_signals_leave_as_an_exit_does(number: signal.Signals) -> None:
         signal.raise_signal(number)
     assert left.value.code == 128 + number
     assert signal.getsignal(number) is before
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    """As `nohup fp8debug watch run &` wants it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ending_on_signals():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 class Dumb(io.StringIO):
