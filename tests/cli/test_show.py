@@ -16,7 +16,7 @@ import pytest
 from fp8debug import __version__
 from fp8debug.analysis import open_run
 from fp8debug.analysis.diagnosis import RuleBook, load_rules
-from fp8debug.analysis.operand import Operand, look
+from fp8debug.analysis.operand import Operand, Standing, look
 from fp8debug.analysis.scope import Scope
 from fp8debug.cli.main import main
 from fp8debug.cli.render.show import render_layer, render_operand, show_json
@@ -151,6 +151,14 @@ def test_hostile_names_and_little_to_tell(
     assert "6 elements NaN or infinite, first at step 0." in closely
     assert "Its values were not counted in this run" in few[0]
     assert "It has no elements." in few[1]
+    bad = replace(
+        found[0],
+        facts=replace(found[0].facts, first_nonfinite_step=2),
+        standing=Standing("fine", (), ("current",), None, told=()),
+    )
+    assert "w  NOT FINITE from step 2; its finite values are fine under current" in render_layer(
+        [bad], Looks(), run_path="r"
+    )
     query = re.search(r'fp8debug sql (.*?"\n.*?order by octave nulls first")', closely, re.DOTALL)
     assert query is not None
     words = shlex.split(re.sub(r"\\([$`])", r"\1", query[1]))  # shlex leaves these escapes to the shell

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from fp8debug import __version__
 from fp8debug.analysis.distribution import Distribution
-from fp8debug.analysis.operand import Fit, Operand, Standing
+from fp8debug.analysis.operand import Fit, Operand
 from fp8debug.analysis.parts import printable_text
 from fp8debug.cli.render.commands import sql_command
 from fp8debug.cli.render.document import document_text
@@ -67,7 +67,7 @@ def render_operand(shown: Operand, looks: Looks, *, run_path: str) -> str:
     """All that is known of one tensor, ending in a newline."""
     sections = (
         _heading(shown, looks),
-        _standing(shown.standing, looks),
+        _standing(shown, looks),
         _distribution(shown, looks),
         fit_lines(shown, looks),
         course_lines(shown, looks),
@@ -132,8 +132,9 @@ def _recorded(shown: Operand) -> str:
     )
 
 
-def _standing(standing: Standing, looks: Looks) -> Iterator[str]:
-    yield from _level(standing, looks)
+def _standing(shown: Operand, looks: Looks) -> Iterator[str]:
+    standing = shown.standing
+    yield from _level(shown, looks)
     for verdict in standing.verdicts:
         steps = step_range(verdict.first_step, verdict.last_step)
         text = f"Under {verdict.recipe} ({verdict.fmt}), {steps}: {verdict.reason}"
@@ -145,8 +146,9 @@ def _standing(standing: Standing, looks: Looks) -> Iterator[str]:
         yield from paragraph(text, looks, hanging="  ")
 
 
-def _level(standing: Standing, looks: Looks, name: str = "") -> Iterator[str]:
+def _level(shown: Operand, looks: Looks, name: str = "") -> Iterator[str]:
     """`CANDIDATE FOR BF16 under delayed`, behind the name of a tensor where it is one of several."""
+    standing, first_bad = shown.standing, shown.facts.first_nonfinite_step
     under = [verdict.recipe for verdict in standing.verdicts if verdict.level == standing.level]
     recipes = listed([escape(each) for each in under or standing.fine_under])
     serious = any(told.severity in ("error", "warning") for told in standing.told)
@@ -156,6 +158,8 @@ def _level(standing: Standing, looks: Looks, name: str = "") -> Iterator[str]:
         text += f": {standing.why_not_judged}"
     if standing.level == "fine" and serious:
         text, paint = f"A FINDING NAMES IT, though its casts are fine under {recipes}", looks.red
+    elif standing.level == "fine" and first_bad is not None:
+        text, paint = f"NOT FINITE from step {first_bad}; its finite values are fine under {recipes}", looks.red
     for line in wrap(f"{name}  {text}" if name else text, looks.width, indent="", hanging="  ", break_long=True):
         yield looks.bold(paint(line))
 
@@ -280,7 +284,7 @@ def _layer_heading(operands: Sequence[Operand], looks: Looks) -> Iterator[str]:
 
 def _short_form(shown: Operand, looks: Looks) -> Iterator[str]:
     """Its verdict, how it is spread in one line, and what the recipe leaves."""
-    yield from _level(shown.standing, looks, escape(shown.tensor))
+    yield from _level(shown, looks, escape(shown.tensor))
     yield from paragraph(_shape(shown), looks)
     for verdict in () if shown.standing.told else shown.standing.verdicts[:1]:
         yield from paragraph(with_full_stop(escape(f"Under {verdict.recipe}: {verdict.reason}")), looks)
