@@ -58,6 +58,9 @@ class Expected:
     problem: str = ""
 
 
+SLOW_DISK = "fp8debug: the training has ended; what was recorded is still being written"
+"""Said where closing takes longer than a second, as it may on a busy machine."""
+
 EXPECTED = {
     "grad_scaler": Expected(steps(3, NET), (1, 1, 1), lr=(0.125, None, 0.125), skipped=(1,)),
     "muon_and_adamw": Expected(steps(2, NET), lr=0.25, clips=True),
@@ -221,7 +224,7 @@ def test_unmodified(name: str, zygote: Zygote, read_run: Callable[[Path], Record
     assert manifest["status"] == "closed"
     assert {layer["name"] for layer in manifest["layers"] if layer["matched"]} == layers
     assert len(manifest["layers"]) == len(layers), "no layer is listed twice"
-    assert facts["said"] == [
+    assert [line for line in facts["said"] if line != SLOW_DISK] == [
         f"fp8debug: recording to {run.path}",
         f"fp8debug: matched {len(layers)} of {len(layers)} GEMM layers",
     ]
