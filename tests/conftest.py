@@ -228,16 +228,15 @@ def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython
 @pytest.fixture(scope="session")
 def warm_trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
     """Processes that have imported the trainers as well."""
-    numba = "fp8debug.hooks.measure.counting.numba_engine"
     trainers = (
-        numba,
         "torchao.float8",
         "transformers.trainer",
         "transformers.models.llama.modeling_llama",
         "accelerate",
         "lightning.pytorch",
     )
+    late = (*IMPORTED_LATER, "fp8debug.hooks.measure.counting.numba_engine", "gguf_once")
     folder = _shared_folder(tmp_path_factory)
-    warm = WarmPython(folder, "warm_trainers", *WATCHED, *IMPORTED_LATER, *trainers)
+    warm = WarmPython(folder, "warm_trainers", *WATCHED, *late, *trainers)
     yield warm
     warm.close()
