@@ -20,6 +20,7 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "big_run": ("big_run.py", "--check"),
     "whatif_speed": ("whatif_speed.py", "--check"),
     "scaling": ("scaling.py", "--check"),
+    "html_pages": ("html_pages.py", "--check"),
     "fuzz": ("fuzz.py", "--inputs", "1000", "--check"),
 }
 """What is run for each name, with its arguments."""

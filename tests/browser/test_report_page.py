@@ -71,6 +71,15 @@ def hover(page: Page, x: float, y: float) -> None:
     page.wait_for_selector("#tooltip:not([hidden])")
 
 
+@pytest.mark.parametrize("sample", ["gpt-healthy", "smollm2"])
+def test_the_pages_of_healthy_samples(sample: str, watched: Watched, html_of: MakePage) -> None:
+    """The third is the page of all other tests."""
+    page = watched.open(html_of("report", ROOT / "sample_dumps" / sample))
+    page.wait_for_selector("html[data-complete]")
+    assert "Nothing is wrong" in page.locator("header").inner_text()
+    assert page.locator("#layer .uplot").count() + page.locator("#training .uplot").count() > 0
+
+
 def test_trouble_is_read_first(page: Page, watched: Watched) -> None:
     assert page.locator("h1").inner_text() == "gpt-outlier: FP8 report"
     assert "2 operands should fall back to BF16" in page.locator("header").inner_text()
