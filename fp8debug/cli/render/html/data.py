@@ -29,7 +29,7 @@ class PageData:
     runs: tuple[PageRun, ...]
     """Of a comparison all with the same layers and steps."""
     links: tuple[dict[str, object], ...] = ()
-    """Cells that findings are about."""
+    """Cells that the report is about, the most serious first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from fp8debug.analysis.diagnosis import Finding, Place
 from fp8debug.analysis.page.records import PageRun
+from fp8debug.analysis.report import Report
+from fp8debug.cli.render.findings import IN_FULL
 from fp8debug.cli.render.html.elements import Markup, element, text
 from fp8debug.errors import escape
 
@@ -62,12 +64,26 @@ def address(layer: str, tensor: str | None = None, step: int | None = None, metr
     return "#" + "&".join(f"{name}={quote(str(value), safe='')}" for name, value in parts.items() if value is not None)
 
 
-def finding_links(findings: Sequence[Finding], cells: Cells) -> list[dict[str, object]]:
-    """Cells that findings are about, for the script of the page: the number of the finding, and where."""
-    found: list[dict[str, object]] = [
-        {"finding": number, "layer": escape(place.layer), "tensor": place.tensor, "step": place.first_step}
-        for number, finding in enumerate(findings, 1)
-        for place in finding.places
-        if place.layer is not None and place.layer in cells.layers
+def links_of(report: Report, cells: Cells) -> list[dict[str, object]]:
+    """Cells that the report is about, for the script of the page, which begins at the first.
+
+    Findings that are errors or warnings, then candidates and the watch list, then what is only to know.
+    """
+    numbered = list(enumerate(report.findings, 1))
+    suspects: list[dict[str, object]] = [
+        {"finding": None, "layer": escape(one.layer), "tensor": one.tensor, "step": one.worst.first_step}
+        for one in (*report.candidates, *report.watch)
+        if one.layer in cells.layers
+    ]
+    found = [
+        *(link for each in numbered if each[1].severity in IN_FULL for link in _of_finding(*each, cells)),
+        *suspects,
+        *(link for each in numbered if each[1].severity not in IN_FULL for link in _of_finding(*each, cells)),
     ]
     return found[:MOST_LINKS]
+
+
+def _of_finding(number: int, finding: Finding, cells: Cells) -> Iterator[dict[str, object]]:
+    for place in finding.places:
+        if place.layer is not None and place.layer in cells.layers:
+            yield {"finding": number, "layer": escape(place.layer), "tensor": place.tensor, "step": place.first_step}

@@ -13,7 +13,7 @@ from fp8debug.cli.render.html.document import Document, Section, mount, write
 from fp8debug.cli.render.html.elements import Markup, element, joined, text
 from fp8debug.cli.render.html.facts import facts_body, fine_body, next_body, problems_body, queries_body
 from fp8debug.cli.render.html.findings import findings_body, isolated_body
-from fp8debug.cli.render.html.links import Cells, finding_links
+from fp8debug.cli.render.html.links import Cells, links_of
 from fp8debug.cli.render.html.operands import candidates_body, watch_body
 from fp8debug.cli.render.plan import Planned
 from fp8debug.cli.render.run_facts import verdict_text
@@ -60,7 +60,7 @@ def report_html(page: ReportPage, answered: Answered, *, run_path: str) -> str:
         Section("next", "Next", next_body(report, run_path)),
         Section("queries", "The SQL behind this page", queries_body(page.queries, run_path)),
     ]
-    data = PageData("report", page.metrics, page.formats, (page.run,), tuple(finding_links(report.findings, cells)))
+    data = PageData("report", page.metrics, page.formats, (page.run,), tuple(links_of(report, cells)))
     title = f"{escape(name)}: {verdict_text(report)} - fp8debug"
     return write(Document(title, _head(report, name), sections, answered.notes, data))
 

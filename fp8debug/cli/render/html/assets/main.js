@@ -80,7 +80,7 @@
 
   const take = (plane) => app.settle({ metric: plane.metric, operand: plane.operand, recipe: app.recipeKey(plane) });
 
-  /** Where the page begins: the first finding's tensor, by the metric in which it is worst; else what is known best. */
+  /** Where the page begins: the first tensor that the report is about, by the metric in which it is worst; else what is known best. */
   const begin = () => {
     const { page } = app;
     const run = page.runs.find((each) => each.planes.length);
