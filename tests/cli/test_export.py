@@ -71,6 +71,8 @@ def test_numbers_that_are_none(tmp_path: Path, synthetic_run: ModuleType, capsys
     line = json.loads(export(str(run.path), "--to", "jsonl", "--view", "steps"))
     assert (line["step"], line["loss"], line["grad_norm"]) == (0, None, None)
     assert "fp8debug_loss NaN\n" in export(str(run.path), "--to", "openmetrics")
+    (run.path / "rank=0.lock").touch()  # nobody holds it
+    assert 'status="killed"' in export(str(run.path), "--to", "openmetrics")
 
 
 def test_files_are_not_replaced_unasked(export: Export, tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from fp8debug.analysis.export.narrowing import Narrowing
 from fp8debug.analysis.export.rows import nothing_selected
 from fp8debug.analysis.export.scalars import Operand
+from fp8debug.analysis.liveness import liveness
 from fp8debug.analysis.run import Run
+from fp8debug.rundir import RunDir
 
 Sample = tuple[Mapping[str, str], float | None]
 """Labels and value; None: not known, and left out."""
@@ -99,7 +101,8 @@ def openmetrics_lines(run: Run, narrowing: Narrowing | None = None) -> Iterator[
     training, operands = _training(run, wanted), _operands(run, wanted)
     if training["step"] is None and not operands:
         raise nothing_selected(run, narrowing=wanted)
-    yield from RUN_INFO.lines([({"run_id": run.manifest.run_id, "status": run.manifest.status}, 1.0)])
+    status = liveness(RunDir(run.path), run.manifest).status
+    yield from RUN_INFO.lines([({"run_id": run.manifest.run_id, "status": status}, 1.0)])
     for metric, family in OF_TRAINING.items():
         yield from family.lines([({}, training[metric])])
     for metric, family in OF_OPERANDS.items():
