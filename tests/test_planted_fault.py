@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -50,10 +52,15 @@ def train(
 
 
 @pytest.fixture(scope="module")
-def losses_of_seeds(train_gpt: ModuleType) -> list[float]:
+def losses_of_seeds(train_gpt: ModuleType, once: Any) -> list[float]:
     """Last losses of three healthy trainings: an outlier that is compensated changes none of them."""
-    curves = [train(train_gpt, "head", seed=seed) for seed in range(3)]
-    return [float(curve.loss[-STEPS // 4 :].mean()) for curve in curves]
+
+    def make(folder: Path) -> None:
+        curves = [train(train_gpt, "head", seed=seed) for seed in range(3)]
+        (folder / "losses.json").write_text(json.dumps([float(curve.loss[-STEPS // 4 :].mean()) for curve in curves]))
+
+    losses: list[float] = json.loads((once("planted-fault-seeds", make) / "losses.json").read_text())
+    return losses
 
 
 @pytest.mark.parametrize("fault", ["head", "middle"])
