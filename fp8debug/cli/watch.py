@@ -21,7 +21,9 @@ def watch(
     ] = None,
     interval: Annotated[
         float | None,
-        typer.Option("--interval", metavar="S", min=0.1, help="Look every S seconds. [2; in an object store 15]"),
+        typer.Option(
+            "--interval", metavar="S", min=0.1, max=3600, help="Look every S seconds. [2; in an object store 15]"
+        ),
     ] = None,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Show so many entries of each list.")] = 8,
     once: Annotated[bool, typer.Option("--once", help="Show what is known now and leave; waits for nothing.")] = False,

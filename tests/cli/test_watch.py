@@ -232,6 +232,12 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.parametrize("interval", ["inf", "nan", "0"])
+def test_an_interval_that_cannot_be_slept(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "run", "--interval", interval]) == 2
+    assert "Invalid value for '--interval'" in capsys.readouterr().err
+
+
 class Dumb(io.StringIO):
     def isatty(self) -> bool:
         return True
