@@ -31,7 +31,8 @@ from fp8debug.analysis.parts import (
     stored_select,
 )
 from fp8debug.analysis.scope import Scope, restrict
-from fp8debug.analysis.views import Views
+from fp8debug.analysis.views import Views, sql_files
+from fp8debug.errors import UsageError, nearest
 from fp8debug.generations import READERS_LOCK
 from fp8debug.rundir import Manifest, RunDir, run_at
 from fp8debug.schema import TABLES
@@ -128,8 +129,20 @@ class Run(Displayed):
         return self._con
 
     def table(self, name: str) -> duckdb.DuckDBPyRelation:
-        """A view by name."""
-        return self.sql(f"from {quote_name(name)}")
+        """A view by name.
+
+        Raises:
+            UsageError: there is no such view.
+        """
+        try:
+            return self.sql(f"from {quote_name(name)}")
+        except duckdb.CatalogException as error:
+            views = [file.name for file in sql_files().values() if not file.is_internal and "macro" not in file.kind]
+            if name in views:
+                raise
+            near = nearest(name, views)
+            hint = f"nearest names: {', '.join(near)}" if near else "`fp8debug sql` lists them"
+            raise UsageError(f"there is no view {name!r}; {hint}") from error
 
     def _copy_named_in(self, query: str) -> None:
         """Copy the large tables that a query may name, where the run is in an object store."""

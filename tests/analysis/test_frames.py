@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fp8debug.analysis import open_run
+from fp8debug.errors import UsageError
 
 if TYPE_CHECKING:  # half a second of every process that collects this file
     import pandas as pd
@@ -36,6 +37,8 @@ def frames(synthetic_run: Any, tmp_path_factory: pytest.TempPathFactory) -> tupl
         made = relation.df(), relation.pl(), relation.to_arrow_table()
         errors = opened.table("tensor_errors")
         assert len(errors.df()) == len(errors.pl()) == errors.to_arrow_table().num_rows == 2
+        with pytest.raises(UsageError, match="there is no view 'tensor_error'; nearest names: tensor_errors, "):
+            opened.table("tensor_error")
         assert errors.arrow().read_all().num_rows == 2, "a reader: it needs the open run"
     return made
 
