@@ -35,8 +35,8 @@ def test_an_archive_that_opens(run_path: Path, tmp_path: Path, capsys: pytest.Ca
     opened = capsys.readouterr().out
     assert "blocks.1.fc1" in opened
     # The same but for the path of the folder, which breaks lines, and commands with a backslash, elsewhere.
-    texts = (opened.replace(str(folder), "fp8debug-bundle"), (folder / "report.txt").read_text())
-    there, inside = ([word for word in text.split() if word != "\\"] for text in texts)
+    reports = (opened.replace(str(folder), "fp8debug-bundle"), (folder / "report.txt").read_text())
+    there, inside = ([word for word in text.split() if word != "\\"] for text in reports)
     assert inside == there
 
     assert main(["bundle", str(run_path), "-o", str(target)]) == 2
