@@ -11,7 +11,7 @@ import pytest
 import fp8debug
 
 HEAVY = ("torch", "duckdb", "pyarrow", "numpy", "numba", "rich")
-HELP_CPU_S = 0.15
+HELP_CPU_S = 0.18
 
 
 def loaded(code: str, modules: tuple[str, ...] = HEAVY) -> set[str]:
@@ -21,7 +21,7 @@ def loaded(code: str, modules: tuple[str, ...] = HEAVY) -> set[str]:
     return set(ran.stderr.split())
 
 
-def cpu_s(*arguments: str, enough: float, tries: int = 10) -> float:
+def cpu_s(*arguments: str, enough: float, tries: int = 30) -> float:
     """User and system time of `python <arguments>`, s: the least of several runs, as neighbours only ever add."""
     best = float("inf")
     for _ in range(tries):

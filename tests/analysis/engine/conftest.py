@@ -58,9 +58,9 @@ def several_ranks(synthetic_run: ModuleType, tmp_path_factory: pytest.TempPathFa
     return run.write()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_engine() -> Iterator[RayEngine]:
-    """A cluster of two cores on this machine, which is gone when the tests are."""
+    """A cluster of two cores on this machine, which is gone with the module's tests: its daemons never rest."""
     engine = RayEngine(n_cores=2, n_partitions=3, max_retries=1)
     yield engine
     engine.close()
