@@ -39,7 +39,7 @@ test:
 	+$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint unit
 
 unit: $(STAMP) $(CHROMIUM) $(AXE)
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check

@@ -28,7 +28,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ("gpt-outlier", "smollm2")
-WIDE = ((50, 1_000), (200, 1_000), (600, 2_000))
+WIDE = ((50, 1_000), (200, 1_000))
 """Layers and steps."""
 LOADS = 5
 MAX_BYTES, MAX_MS = 2_000_000, 500.0

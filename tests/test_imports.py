@@ -11,7 +11,7 @@ import pytest
 import fp8debug
 
 HEAVY = ("torch", "duckdb", "pyarrow", "numpy", "numba", "rich")
-HELP_CPU_S = 0.18
+HELP_CPU_S = 0.3
 
 
 def loaded(code: str, modules: tuple[str, ...] = HEAVY) -> set[str]:
@@ -21,7 +21,7 @@ def loaded(code: str, modules: tuple[str, ...] = HEAVY) -> set[str]:
     return set(ran.stderr.split())
 
 
-def cpu_s(*arguments: str, enough: float, tries: int = 30) -> float:
+def cpu_s(*arguments: str, enough: float, tries: int = 10) -> float:
     """User and system time of `python <arguments>`, s: the least of several runs, as neighbours only ever add."""
     best = float("inf")
     for _ in range(tries):
@@ -59,8 +59,8 @@ def test_help_is_quick() -> None:
 
 
 def test_the_clock_can_fail() -> None:
-    burn = "import time\nwhile time.process_time() < 0.2: pass"
-    assert cpu_s("-c", burn, enough=HELP_CPU_S, tries=1) >= 0.2
+    burn = "import time\nwhile time.process_time() < 0.4: pass"
+    assert cpu_s("-c", burn, enough=HELP_CPU_S, tries=1) >= 0.4 > HELP_CPU_S
 
 
 def test_public_names() -> None:
