@@ -5,6 +5,7 @@
   const FIRST = 3; // code of the smallest value; 0: nothing known, 1: minus infinity, 2: plus infinity
 
   const fromBase64 = (text) => {
+    if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
     const words = atob(text);
     const bytes = new Uint8Array(words.length);
     for (let i = 0; i < words.length; i++) bytes[i] = words.charCodeAt(i);
