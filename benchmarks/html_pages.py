@@ -4,8 +4,7 @@
 
 The samples, and runs of random walks with x, w and dy of each layer at every step and errors at every tenth.
 Chromium is headless and offline; the median of five loads after a first one, from the start of the navigation to the
-drawn heatmap. With
-`--check` exit code 1 when a page has 2,000,000 bytes or more, or needs 500 ms or more.
+drawn heatmap. With `--check` exit code 1 when a page has 2,000,000 bytes or more, or needs 500 ms or more.
 """
 
 from __future__ import annotations
