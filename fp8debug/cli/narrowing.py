@@ -1,6 +1,17 @@
-"""What `--tensor` and `--steps` say."""
+"""Options that narrow a question to layers, tensors and steps, and what they say."""
 
 from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Layers = Annotated[
+    str | None, typer.Option("--layer", metavar="REGEX", help="Layers that match (re.search) only. [all]")
+]
+Tensors = Annotated[
+    str | None, typer.Option("--tensor", metavar="LIST", help="Tensors, of x,w,dy,y,dx,dw. [all recorded]")
+]
 
 
 def tensors_named(words: str | None) -> tuple[str, ...] | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fp8debug.cli.means import Engine, MemoryLimit
+from fp8debug.cli.narrowing import Layers, Tensors
 
 if TYPE_CHECKING:
     from fp8debug.analysis.run import Run
@@ -46,12 +47,8 @@ def whatif(
             "or fp8_format=E4M3,E5M2; repeatable.",
         ),
     ] = None,
-    layer: Annotated[
-        str | None, typer.Option("--layer", metavar="REGEX", help="Layers that match (re.search) only. [all]")
-    ] = None,
-    tensor: Annotated[
-        str | None, typer.Option("--tensor", metavar="LIST", help="Tensors, of x,w,dy,y,dx,dw. [all recorded]")
-    ] = None,
+    layer: Layers = None,
+    tensor: Tensors = None,
     steps: Annotated[
         str | None, typer.Option("--steps", metavar="RANGES", help="Sampled steps, such as 0-9,100,200-. [all]")
     ] = None,

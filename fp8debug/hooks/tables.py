@@ -11,15 +11,6 @@ import pyarrow as pa
 
 from fp8debug.schema import SCHEMA_VERSION, TABLES, Table
 
-_SCALARS: dict[str, pa.DataType] = {
-    "bool": pa.bool_(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "uint64": pa.uint64(),
-    "float32": pa.float32(),
-    "float64": pa.float64(),
-    "string": pa.string(),
-}
 _NUMBER_BYTES = 28  # a Python number that is no small integer
 _LIST_BYTES = 112
 
@@ -27,8 +18,8 @@ _LIST_BYTES = 112
 def arrow_type(text: str) -> pa.DataType:
     """The Arrow type that a schema word such as `list<float32>` stands for."""
     if text.startswith("list<"):
-        return pa.list_(_SCALARS[text[5:-1]])
-    return _SCALARS[text]
+        return pa.list_(pa.type_for_alias(text[5:-1]))
+    return pa.type_for_alias(text)
 
 
 def arrow_schema(table: Table) -> pa.Schema:

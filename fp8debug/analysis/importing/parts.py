@@ -16,15 +16,6 @@ from fp8debug.rundir import RunDir
 from fp8debug.schema import RECORD_KEY, SCHEMA_VERSION, TABLES, Table
 
 FLUSH_ROWS = 1 << 17
-_SCALARS: dict[str, pa.DataType] = {
-    "bool": pa.bool_(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "uint64": pa.uint64(),
-    "float32": pa.float32(),
-    "float64": pa.float64(),
-    "string": pa.string(),
-}
 _LARGEST_FLOAT32 = 3.4028234663852886e38
 _BACKWARD = ("dy", "dx", "dw")
 _COLUMNS = {name: table.column_names for name, table in TABLES.items()}
@@ -40,7 +31,7 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 
 def _arrow_type(word: str) -> pa.DataType:
-    return pa.list_(_SCALARS[word[5:-1]]) if word.startswith("list<") else _SCALARS[word]
+    return pa.list_(pa.type_for_alias(word[5:-1])) if word.startswith("list<") else pa.type_for_alias(word)
 
 
 class Parts:
