@@ -200,6 +200,11 @@ def quote_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def quote_texts(words: Iterable[str]) -> str:
+    """A list of SQL text literals, comma between."""
+    return ", ".join(map(quote_text, words))
+
+
 def printable_text(text: str) -> str:
     """An SQL string that can be shown anywhere: characters that no terminal prints stand as their code points."""
     if text.isprintable():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from fp8debug.analysis.parts import quote_text
+from fp8debug.analysis.parts import quote_texts
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.scope import matching_layers, recipe_condition, steps_condition
 from fp8debug.errors import UsageError
@@ -43,9 +43,9 @@ class Narrowing:
         con = run.prepare("")
         wanted = [column for column in self.asked if column in columns]
         if "layer" in wanted:
-            yield f"layer in ({_literals(matching_layers(con, self.layer, run.manifest))})"
+            yield f"layer in ({quote_texts(matching_layers(con, self.layer, run.manifest))})"
         if "tensor" in wanted:
-            yield f"tensor in ({_literals(_recorded(run, self.tensors))})"
+            yield f"tensor in ({quote_texts(_recorded(run, self.tensors))})"
         if "step" in wanted:
             yield steps_condition(con, self.steps)
         if "recipe" in wanted:
@@ -58,7 +58,3 @@ def _recorded(run: Run, tensors: Sequence[str]) -> Sequence[str]:
     if missing:
         raise UsageError(f"{', '.join(missing)} was not recorded; this run has {', '.join(known) or 'no tensor'}")
     return tensors
-
-
-def _literals(words: Sequence[str]) -> str:
-    return ", ".join(map(quote_text, words))

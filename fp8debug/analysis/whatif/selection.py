@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fp8debug.analysis.parts import quote_text
+from fp8debug.analysis.parts import quote_texts
 from fp8debug.analysis.run import Run
 from fp8debug.analysis.scope import matching_layers, steps_condition
 from fp8debug.config import KNOWN_TENSORS
@@ -55,10 +55,10 @@ def select(run: Run, layer: str | None, tensors: Sequence[str] | None, steps: St
                 f"{tensor} was not recorded; this run has {', '.join(known)}; record it with "
                 f"`fp8debug attach --tensors {wanted} ...`"
             )
-    by_layer = "true" if not layer else f"layer in ({_literals(matching_layers(con, layer, run.manifest))})"
+    by_layer = "true" if not layer else f"layer in ({quote_texts(matching_layers(con, layer, run.manifest))})"
     by_step = "true" if not steps else steps_condition(con, steps)
     pieces = "(segment, rank, seq) in (select (segment, rank, seq) from shards)" if run.has_groups else "true"
-    return Selection(chosen, f"{by_layer} and tensor in ({_literals(chosen)})", by_layer, by_step, pieces)
+    return Selection(chosen, f"{by_layer} and tensor in ({quote_texts(chosen)})", by_layer, by_step, pieces)
 
 
 def create_records(run: Run, selection: Selection) -> int:
@@ -75,7 +75,3 @@ def create_records(run: Run, selection: Selection) -> int:
     """)
     (count,) = con.execute("select count(*) from whatif_records").fetchall()[0]
     return int(count)
-
-
-def _literals(words: Sequence[str]) -> str:
-    return ", ".join(map(quote_text, words))
