@@ -1,0 +1,94 @@
+"""The audit of a checkpoint, from its path to findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fp8debug.analysis.checkpoint.checks import CHECKS
+from fp8debug.analysis.checkpoint.checks.hit import Subject, findings_of
+from fp8debug.analysis.checkpoint.convention import read_convention
+from fp8debug.analysis.checkpoint.facts import Facts
+from fp8debug.analysis.checkpoint.measuring import measure, scales_only
+from fp8debug.analysis.checkpoint.records import CheckFinding, Convention
+from fp8debug.analysis.checkpoint.reference import Comparison, compare_with
+from fp8debug.analysis.checkpoint.store import open_store
+from fp8debug.analysis.displayed import Displayed
+
+Told = Callable[[str], None]
+"""Called with words for what is being done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit(Displayed):
+    """What is known of a checkpoint after an audit."""
+
+    path: str
+    n_files: int
+    n_tensors: int
+    n_bytes: int
+    convention: Convention
+    facts: Facts
+    findings: tuple[CheckFinding, ...]
+    comparisons: tuple[Comparison, ...]
+    """One a reference, and one with a run."""
+    problems: tuple[str, ...]
+    """What could not be read, and what was left out."""
+
+    @property
+    def n_errors(self) -> int:
+        """Findings that are errors."""
+        return sum(finding.severity == "error" for finding in self.findings)
+
+
+def audit_checkpoint(
+    path: str | Path,
+    references: Sequence[str | Path] = (),
+    *,
+    dialect: str | None = None,
+    tp: Sequence[int] = (),
+    consumer: str | None = None,
+    valid_rows: int | None = None,
+    headers_only: bool = False,
+    told: Told = lambda words: None,
+) -> Audit:
+    """Say how a checkpoint is read, and what is wrong with it.
+
+    Args:
+        path: safetensors file, a folder of them, a torch.distributed.checkpoint folder, or a .pt file.
+        references: checkpoints of the same model, high precision or not, to hold it against.
+        dialect: how it is to be read; None: recognised from what is in it.
+        tp: tensor-parallel sizes that it is to be sharded for.
+        consumer: who is to read it.
+        valid_rows: rows of matrices that hold something; None: all.
+        headers_only: read headers and scales alone.
+        told: progress.
+
+    Raises:
+        Fp8DebugError: it cannot be read.
+        UsageError: it can be read in several ways, or an option names something unknown.
+    """
+    with open_store(path) as store:
+        told("reading headers")
+        convention = read_convention(store, dialect)
+        facts = scales_only(store, convention) if headers_only else measure(store, convention, told)
+        subject = Subject(store, convention, facts, tuple(tp), consumer, valid_rows)
+        hits = [hit for check in CHECKS for hit in check(subject)]
+        comparisons = []
+        for reference in references:
+            told(f"comparing with {reference}")
+            comparison, more = compare_with(subject, reference)
+            comparisons.append(comparison)
+            hits += more
+        return Audit(
+            path=str(path),
+            n_files=len({stored.file for stored in store.tensors.values()}),
+            n_tensors=len(store.tensors),
+            n_bytes=store.n_bytes,
+            convention=convention,
+            facts=facts,
+            findings=findings_of(hits),
+            comparisons=tuple(comparisons),
+            problems=store.problems,
+        )

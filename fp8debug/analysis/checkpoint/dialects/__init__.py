@@ -1,0 +1,1 @@
+"""Conventions of writing quantised checkpoints, one file of data each."""

@@ -1,0 +1,185 @@
+"""Codes and scales made values again, a band of lines at a time: the one place where a convention is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from fp8debug.analysis.checkpoint.records import Quantised, Scale
+from fp8debug.analysis.checkpoint.store import CHUNK_BYTES, Store
+from fp8debug.formats import FORMATS, BoolArray, Float32Array, Uint8Array, decode
+
+Float64Array = npt.NDArray[np.float64]
+
+_FORMAT_OF_DTYPE = {
+    "F8_E4M3": "E4M3",
+    "F8_E5M2": "E5M2",
+    "F8_E4M3FNUZ": "E4M3FNUZ",
+    "F8_E5M2FNUZ": "E5M2FNUZ",
+    "F8_E8M0": "E8M0",
+}
+_NUMPY = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "|i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "|u1",
+    "BOOL": "|u1",
+}
+
+
+def numbers(raw: Uint8Array, encoding: str) -> Float32Array:
+    """Bytes as the numbers they are, float32; float64 values are rounded.
+
+    Args:
+        raw: bytes, any shape; the last axis is taken together where a number has several bytes.
+        encoding: a dtype of `Stored`, or the name of a format of 8 bits.
+
+    Returns:
+        float32, of the same shape but for the last axis.
+
+    Raises:
+        KeyError: an encoding that holds no numbers, or packed ones.
+    """
+    encoding = _FORMAT_OF_DTYPE.get(encoding, encoding)
+    if encoding in FORMATS:
+        return decode(raw, FORMATS[encoding])
+    if encoding == "BF16":
+        bits = raw.view("<u2").astype(np.uint32)
+        bits <<= 16
+        return bits.view(np.float32)
+    with np.errstate(over="ignore"):
+        return raw.view(_NUMPY[encoding]).astype(np.float32)
+
+
+def can_be_numbers(encoding: str) -> bool:
+    """Whether `numbers` reads it."""
+    return encoding == "BF16" or encoding in _NUMPY or _FORMAT_OF_DTYPE.get(encoding, encoding) in FORMATS
+
+
+def scale_numbers(store: Store, scale: Scale) -> Float32Array:
+    """All numbers of a scale as they are stored, in its stored shape; before any division."""
+    return numbers(store.whole(scale.name), scale.encoding).reshape(scale.shape)
+
+
+def grid_of(quantised: Quantised, scale: Scale, stored: Float32Array) -> Float32Array:
+    """What codes are multiplied with, one number a block of the tensor seen as (lines, length).
+
+    Args:
+        quantised: the tensor.
+        scale: one of its scales.
+        stored: its numbers, see `scale_numbers`.
+
+    Returns:
+        float32 of shape (1, 1), (lines, 1), (1, columns), or (block lines of all stacked matrices, block columns);
+        inverted where the scale divides, by an IEEE division.
+    """
+    with np.errstate(all="ignore"):
+        factors = np.float32(1) / stored if scale.divides else stored
+    if scale.layout == "tensor":
+        # One number for the tensor, or one for each matrix of a stack.
+        if factors.size == 1:
+            return factors.reshape(1, 1)
+        return np.repeat(factors.reshape(-1), quantised.shape[-2]).reshape(-1, 1)
+    if scale.layout == "line":
+        return factors.reshape(-1, 1)
+    if scale.layout == "column":
+        return factors.reshape(1, -1)
+    if scale.is_transposed:
+        factors = np.swapaxes(factors, -1, -2)
+    return np.ascontiguousarray(factors).reshape(-1, factors.shape[-1])
+
+
+def line_blocks(quantised: Quantised, scale: Scale) -> npt.NDArray[np.intp] | None:
+    """For each line of the tensor the row of the grid that it belongs to; None: the one row there is."""
+    if scale.layout == "block":
+        assert scale.block is not None
+        rows = quantised.shape[-2] if len(quantised.shape) > 1 else 1
+        in_matrix = np.arange(rows) // scale.block[0]
+        stack = np.arange(quantised.lines // max(rows, 1))[:, None] * (-(-rows // scale.block[0]))
+        blocks: npt.NDArray[np.intp] = (stack + in_matrix).reshape(-1)
+        return blocks
+    return None
+
+
+def column_block(scale: Scale) -> int | None:
+    """Columns that share a number; None: all of them, or (layout column) one each."""
+    return scale.block[1] if scale.block is not None and scale.layout == "block" else None
+
+
+def spread_over(
+    grid: Float32Array, rows: npt.NDArray[np.intp] | None, first: int, last: int, width: int | None, length: int
+) -> Float32Array:
+    """Factors of the lines first..last, broadcastable to (last - first, length)."""
+    if rows is not None:
+        part = grid[rows[first:last]]
+    elif grid.shape[0] > 1:
+        part = grid[first:last]
+    else:
+        part = grid
+    return part if width is None else np.repeat(part, width, axis=1)[:, :length]
+
+
+class Dequantiser:
+    """A quantised tensor, ready to give its values; scales are read when it is made.
+
+    Args:
+        store: where it lies.
+        quantised: how it is read.
+        grids: other factors than those stored, by name of the scale: what a hypothesis multiplies with.
+    """
+
+    def __init__(self, store: Store, quantised: Quantised, grids: dict[str, Float32Array] | None = None) -> None:
+        self.quantised = quantised
+        self._store = store
+        self._factors: list[tuple[Float32Array, npt.NDArray[np.intp] | None, int | None]] = []
+        for scale in quantised.scales:
+            grid = (grids or {}).get(scale.name)
+            if grid is None:
+                grid = grid_of(quantised, scale, scale_numbers(store, scale))
+            self._factors.append((grid, line_blocks(quantised, scale), column_block(scale)))
+
+    def factors(self, first: int, last: int) -> Float32Array:
+        """What the codes of some lines are multiplied with, broadcastable to (last - first, length)."""
+        length = self.quantised.length
+        total = np.ones((1, 1), np.float32)
+        with np.errstate(all="ignore"):
+            for grid, rows, width in self._factors:
+                total = total * spread_over(grid, rows, first, last, width, length)
+        return total
+
+    def codes(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, Float32Array]]:
+        """Values of the codes, no scale applied: first line, float32 (lines, length)."""
+        for first, raw in self._store.bands(self.quantised.name, lines=self.quantised.lines, chunk_bytes=chunk_bytes):
+            codes = unpacked(raw) if self.quantised.is_packed else raw
+            yield first, decode(codes, FORMATS[self.quantised.fmt])
+
+    def bands(self, chunk_bytes: int = CHUNK_BYTES // 4) -> Iterator[tuple[int, Float32Array]]:
+        """Dequantised values: first line, float32 (lines, length)."""
+        for first, values in self.codes(chunk_bytes):
+            with np.errstate(all="ignore"):
+                yield first, values * self.factors(first, first + len(values))
+
+
+def unpacked(raw: Uint8Array) -> Uint8Array:
+    """Codes of 4 bits: (lines, bytes) to (lines, 2 x bytes), the low half of a byte first."""
+    codes = np.empty((raw.shape[0], raw.shape[1], 2), np.uint8)
+    np.bitwise_and(raw, 15, out=codes[:, :, 0])
+    np.right_shift(raw, 4, out=codes[:, :, 1])
+    return codes.reshape(raw.shape[0], -1)
+
+
+@cache
+def finite_codes(fmt: str) -> BoolArray:
+    """Which of the codes of a format are finite, bool (2^bits,)."""
+    known = FORMATS[fmt]
+    return np.isfinite(decode(np.arange(1 << known.bits, dtype=np.uint8), known))
