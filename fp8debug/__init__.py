@@ -5,6 +5,7 @@
     with fp8debug.emulate(model, "current"):            # train as if in FP8, on any device
         ...
     run = fp8debug.open_run("fp8debug-runs/latest")     # ask the record anything, in SQL
+    audit = fp8debug.audit_checkpoint("model.safetensors")   # are its scales read the way they were written
 
 Public names are imported when first used: `attach` needs torch, `open_run` needs duckdb, and neither is
 wanted by somebody who only needs the other.
@@ -15,16 +16,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "attach", "emulate", "open_run"]
+__all__ = ["__version__", "attach", "audit_checkpoint", "emulate", "open_run"]
 
 _HOMES = {
     "attach": "fp8debug.hooks.entry",
+    "audit_checkpoint": "fp8debug.analysis.checkpoint",
     "emulate": "fp8debug.hooks.emulate.emulation",
     "open_run": "fp8debug.analysis",
 }
 
 if TYPE_CHECKING:
     from fp8debug.analysis import open_run
+    from fp8debug.analysis.checkpoint import audit_checkpoint
     from fp8debug.hooks.emulate.emulation import emulate
     from fp8debug.hooks.entry import attach
 else:

@@ -62,6 +62,12 @@ VERBS = (
     ),
     Verb("rules", "rules", "List the rules that findings come from, and their numbers."),
     Verb("sql", "sql", "Ask a run anything in SQL, read-only."),
+    Verb(
+        "checkpoint",
+        "checkpoint",
+        "Say how a checkpoint's weights and scales are read, and what is wrong with them.",
+        bare_options=("--html",),
+    ),
     Verb("export", "export", "Write the numbers of a run for other tools."),
     Verb("import", "import_logs", "Make a run of the logs of another tool, for reports and SQL."),
     Verb("control", "control", "Change what a running capture records."),

@@ -16,6 +16,9 @@ from fp8debug.analysis.checkpoint.reference import Comparison, compare_with
 from fp8debug.analysis.checkpoint.store import open_store
 from fp8debug.analysis.displayed import Displayed
 
+AUDIT_VERSION = 1
+"""Of the JSON object that `--json` prints."""
+
 Told = Callable[[str], None]
 """Called with words for what is being done."""
 
@@ -51,6 +54,7 @@ def audit_checkpoint(
     consumer: str | None = None,
     valid_rows: int | None = None,
     headers_only: bool = False,
+    run: str | Path | None = None,
     told: Told = lambda words: None,
 ) -> Audit:
     """Say how a checkpoint is read, and what is wrong with it.
@@ -63,6 +67,7 @@ def audit_checkpoint(
         consumer: who is to read it.
         valid_rows: rows of matrices that hold something; None: all.
         headers_only: read headers and scales alone.
+        run: run directory whose weights it is held against.
         told: progress.
 
     Raises:
@@ -81,6 +86,8 @@ def audit_checkpoint(
             comparison, more = compare_with(subject, reference)
             comparisons.append(comparison)
             hits += more
+        if run is not None:
+            raise NotImplementedError
         return Audit(
             path=str(path),
             n_files=len({stored.file for stored in store.tensors.values()}),

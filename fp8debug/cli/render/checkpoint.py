@@ -1,0 +1,137 @@
+"""The audit of a checkpoint as text for a person: how it is read, what is wrong, what it differs in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from fp8debug.analysis.checkpoint import Audit, CheckFinding, Quantised, Scale
+from fp8debug.cli.render.checkpoint_comparison import comparison_lines
+from fp8debug.cli.render.stream import Looks
+from fp8debug.cli.render.tables import escape, wrap
+from fp8debug.cli.render.wording import count, listed, with_full_stop
+
+_LABEL_WIDTH = 11
+_PAGE = "docs/checkpoint-checks.md"
+_OPERATION = {True: "/", False: "x"}
+
+
+def render_checkpoint(audit: Audit, looks: Looks, *, top: int) -> str:
+    """The whole audit, ending in a newline.
+
+    Args:
+        audit: what is shown.
+        looks: of the stream it is for.
+        top: most tensors that a finding or a table shows.
+    """
+    sections = (
+        _head(audit, looks),
+        _findings(audit, looks, top),
+        *(comparison_lines(one, looks, top) for one in audit.comparisons),
+        _problems(audit, looks, top),
+    )
+    return "\n".join("\n".join(lines) + "\n" for section in sections if (lines := list(section)))
+
+
+def verdict(audit: Audit) -> str:
+    """What it comes to, in a line."""
+    counted = Counter(finding.severity for finding in audit.findings)
+    parts = [count(counted[severity], severity) for severity in ("error", "warning") if counted[severity]]
+    if parts:
+        return listed(parts)
+    if audit.convention.dialect is None:
+        return "nothing in it is quantised, and nothing is wrong"
+    return "read as written: nothing is wrong"
+
+
+def how_read(audit: Audit) -> list[str]:
+    """One sentence for each way in which codes become values, with the number of tensors read that way."""
+    ways = Counter(_way(one) for one in audit.convention.quantised)
+    return [f"{count(n, 'tensor')}: {way}" for way, n in ways.most_common()]
+
+
+def _way(quantised: Quantised) -> str:
+    packed = ", two in a byte" if quantised.is_packed else ""
+    if not quantised.scales:
+        return f"{quantised.fmt} codes{packed} without a scale"
+    scales = " ".join(f"{_OPERATION[one.divides]} {_scale(quantised, one)}" for one in quantised.scales)
+    return f"value = {quantised.fmt} code{packed} {scales}"
+
+
+def _scale(quantised: Quantised, scale: Scale) -> str:
+    ending = escape(scale.name.removeprefix(quantised.module).lstrip("."))
+    return f"{ending} ({scale.encoding}, one a {_extent(scale)})"
+
+
+def _extent(scale: Scale) -> str:
+    if scale.layout != "block" or scale.block is None:
+        return scale.layout
+    lines, columns = scale.block
+    return f"block of {lines}x{columns}" + (", stored transposed" if scale.is_transposed else "")
+
+
+def _head(audit: Audit, looks: Looks) -> Iterator[str]:
+    read = audit.convention
+    yield looks.bold(f"CHECKPOINT {escape(audit.path)}")
+    size = f"{audit.n_bytes / 1e9:.2f} GB" if audit.n_bytes >= 1e8 else f"{audit.n_bytes / 1e6:.1f} MB"
+    yield from _labelled(
+        "holds", f"{count(audit.n_tensors, 'tensor')} in {count(audit.n_files, 'file')}, {size}", looks
+    )
+    if read.dialect is not None:
+        yield from _labelled("dialect", f"{read.dialect}: {escape(read.title)}", looks)
+        yield from _labelled("known by", escape(read.why), looks)
+    for text in how_read(audit):
+        yield from _labelled("read as", text, looks)
+    if read.plain:
+        yield from _labelled("as it is", count(len(read.plain), "tensor that is not quantised", _NOT_QUANTISED), looks)
+    if read.block is not None:
+        yield from _labelled("block", f"{read.block[0]}x{read.block[1]}, says {escape(read.block_from)}", looks)
+    for assumption in read.assumptions:
+        yield from _labelled("assumed", with_full_stop(escape(assumption.message)), looks)
+    yield from _labelled("verdict", verdict(audit), looks)
+
+
+_NOT_QUANTISED = "tensors that are not quantised"
+
+
+def _labelled(label: str, text: str, looks: Looks) -> list[str]:
+    return wrap(text, looks.width, indent=f"  {label:{_LABEL_WIDTH}}")
+
+
+def _findings(audit: Audit, looks: Looks, top: int) -> Iterator[str]:
+    for place, finding in enumerate(audit.findings, 1):
+        if place > 1:
+            yield ""
+        yield from _finding(place, finding, looks, top)
+
+
+def _finding(place: int, finding: CheckFinding, looks: Looks, top: int) -> Iterator[str]:
+    paint = {"error": looks.red, "warning": looks.yellow}.get(finding.severity, looks.dim)
+    head = wrap(
+        f"{finding.severity.upper()}: {with_full_stop(escape(finding.message))}", looks.width, indent=f"{place}. "
+    )
+    yield from (looks.bold(paint(line)) for line in head)
+    for one in finding.places[:top] if len(finding.places) > 1 else ():
+        text = one.message if one.tensor in one.message else f"{one.tensor}: {one.message}"
+        yield from wrap(with_full_stop(escape(text)), looks.width, indent="   - ")
+    left = len(finding.places) - top
+    if left > 0:
+        yield f"     ... and {left:,} more: {looks.dim('--top N shows more')}"
+    if finding.advice:
+        yield from wrap(escape(finding.advice), looks.width, indent="   do        ")
+    yield f"   more      {_PAGE}#{finding.check}"
+
+
+def _problems(audit: Audit, looks: Looks, top: int) -> Iterator[str]:
+    if not audit.problems:
+        return
+    yield looks.bold(looks.red("PROBLEMS: what could not be read"))
+    yield from _bullets(audit.problems[:top], looks)
+    left = len(audit.problems) - top
+    if left > 0:
+        yield f"  ... and {left:,} more: {looks.dim('--top N shows more')}"
+
+
+def _bullets(texts: Sequence[str], looks: Looks) -> Iterator[str]:
+    for text in texts:
+        yield from wrap(f"- {with_full_stop(escape(text))}", looks.width, hanging="  ")
