@@ -169,6 +169,38 @@ class Dequantiser:
             with np.errstate(all="ignore"):
                 yield first, values * self.factors(first, first + len(values))
 
+    def at(self, positions: npt.NDArray[np.int64]) -> tuple[Float32Array, Float32Array]:
+        """Values of single codes, and what they are multiplied with.
+
+        Args:
+            positions: int64, ascending, in the flattened tensor.
+
+        Returns:
+            Two float32 arrays of the same shape: values of the codes, factors.
+        """
+        lines, columns = np.divmod(positions, self.quantised.length)
+        codes = np.empty(positions.shape, np.uint8)
+        for first, raw in self._bands(CHUNK_BYTES):
+            here = slice(*np.searchsorted(lines, (first, first + len(raw))))
+            if self.quantised.is_packed:
+                pairs = raw[lines[here] - first, columns[here] // 2]
+                codes[here] = np.where(columns[here] % 2, pairs >> 4, pairs & 15)
+            else:
+                codes[here] = raw[lines[here] - first, columns[here]]
+        return decode(codes, FORMATS[self.quantised.fmt]), self._factors_at(lines, columns)
+
+    def _factors_at(self, lines: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]) -> Float32Array:
+        total = np.ones(lines.shape, np.float32)
+        for grid, rows, width in self._factors:
+            down = lines if rows is None else rows[lines]
+            across = columns if width is None else columns // width
+            with np.errstate(all="ignore"):
+                total = total * grid[np.minimum(down, len(grid) - 1), np.minimum(across, grid.shape[1] - 1)]
+        return total
+
+    def _bands(self, chunk_bytes: int) -> Iterator[tuple[int, Uint8Array]]:
+        return self._store.bands(self.quantised.name, lines=self.quantised.lines, chunk_bytes=chunk_bytes)
+
 
 def unpacked(raw: Uint8Array) -> Uint8Array:
     """Codes of 4 bits: (lines, bytes) to (lines, 2 x bytes), the low half of a byte first."""

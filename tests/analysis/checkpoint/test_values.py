@@ -22,12 +22,16 @@ def test_partial_last_blocks_have_their_own_scale(written: Written) -> None:
     path = written({"a.weight": ("F8_E4M3", codes), "a.weight_scale_inv": ("F32", scale)})
     grid = Scale("a.weight_scale_inv", "weight", "F32", (3, 2), False, "block", (64, 64))
     with open_store(path) as store:
-        bands = list(Dequantiser(store, Quantised("a.weight", "a", "E4M3", (150, 70), (grid,))).bands(700))
+        dequantiser = Dequantiser(store, Quantised("a.weight", "a", "E4M3", (150, 70), (grid,)))
+        bands = list(dequantiser.bands(700))
+        positions = np.arange(0, 150 * 70, 37)
+        single, factors = dequantiser.at(positions)
     got = np.concatenate([values for _, values in bands])
     values = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
     expected = np.array([[values[i, j] * scale[i // 64, j // 64] for j in range(70)] for i in range(150)])
     assert [first for first, _ in bands] == list(range(0, 150, 10))
     np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(single * factors, expected.reshape(-1)[positions])
 
 
 def test_packed_nibbles_with_two_levels_of_which_one_divides(written: Written) -> None:
@@ -41,5 +45,9 @@ def test_packed_nibbles_with_two_levels_of_which_one_divides(written: Written) -
         Scale("a.g", "tensor", "F32", (1,), True, "tensor"),
     )
     with open_store(path) as store:
-        ((_, got),) = Dequantiser(store, Quantised("a.weight_packed", "a", "E2M1", (2, 4), scales, True)).bands()
+        dequantiser = Dequantiser(store, Quantised("a.weight_packed", "a", "E2M1", (2, 4), scales, True))
+        ((_, got),) = dequantiser.bands()
+        codes, factors = dequantiser.at(np.array([1, 2, 6]))
     np.testing.assert_array_equal(got, np.array([[0.5, 1, 1.5, -1], [0, 6, -6, 0]]) / 4 * [[1], [2]])
+    np.testing.assert_array_equal(codes, [1, 1.5, -6])
+    np.testing.assert_array_equal(factors, [0.25, 0.25, 0.5])
