@@ -114,6 +114,21 @@ class Assumption:
 
 
 @dataclass(frozen=True, slots=True)
+class Misfit:
+    """A scale that stands beside codes and cannot be applied to them: it is in no `Quantised.scales`."""
+
+    tensor: str
+    """The codes."""
+    scale: str
+    shape: tuple[int, ...]
+    """Of the scale, as stored."""
+    expected: tuple[tuple[int, ...], ...]
+    """Shapes that would fit; empty: it is not the shape that does not fit."""
+    message: str
+    """A sentence: what does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
 class Convention:
     """How the tensors of a checkpoint are read."""
 
@@ -144,6 +159,7 @@ class Convention:
     power_of_two: bool | None = None
     """Whether the configuration promises scales that are powers of two; None: it says nothing."""
     assumptions: tuple[Assumption, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
