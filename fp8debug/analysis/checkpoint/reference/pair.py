@@ -1,0 +1,247 @@
+"""A tensor of a checkpoint and the same tensor of a reference, and the sums of the difference between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from fp8debug.analysis.checkpoint.records import Quantised, Stored
+from fp8debug.analysis.checkpoint.reference.blocks import BlockSums, CodeSums, block_sums_of
+from fp8debug.analysis.checkpoint.reference.lines import Lines, PlainLines, QuantisedLines, lines_of
+from fp8debug.analysis.checkpoint.store import Store
+from fp8debug.formats import BoolArray, Float32Array
+from fp8debug.metrics import Float64Array
+
+Rows = npt.NDArray[np.intp]
+BAND_ELEMENTS = 1 << 19
+"""Elements of a tensor that are held at a time: 4 MB in float64."""
+MOST_BLOCKS = 1_000_000
+"""Sums of more blocks are not kept: rows of blocks are taken together."""
+MOST_CODE_BLOCKS = 2_000_000
+"""Of blocks that must have one factor each, rows are left out beyond that."""
+
+
+@dataclass(eq=False)
+class Pair:
+    """A checkpoint's tensor and the reference's."""
+
+    store: Store
+    tensor: Quantised | Stored
+    """Of this checkpoint; `quantised` where that is known to be one."""
+    reference_store: Store
+    reference: Quantised | Stored
+    """Of the reference; the first one, where several together are the same tensor."""
+    reference_lines: Lines
+    """Its values, in the order of this checkpoint's lines."""
+    lines: int = 0
+    """Lines that both have."""
+    _code_sums: dict[tuple[int, int] | None, CodeSums] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Take all lines that both have, where nobody says how many."""
+        self.lines = self.lines or min(self.tensor.lines, self.reference_lines.lines)
+
+    @property
+    def name(self) -> str:
+        """Of this checkpoint's tensor."""
+        return self.tensor.name
+
+    @property
+    def quantised(self) -> Quantised:
+        """This checkpoint's tensor, of which it is known that it is quantised."""
+        assert isinstance(self.tensor, Quantised)
+        return self.tensor
+
+    @property
+    def length(self) -> int:
+        """Elements of a line."""
+        return self.tensor.length
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Lines x columns of the grid that sums are kept for, before rows are taken together."""
+        scale = self.tensor.grid_scale if isinstance(self.tensor, Quantised) else None
+        if scale is not None and scale.layout == "block" and scale.block is not None:
+            return scale.block
+        if scale is not None and scale.layout == "column":
+            return max(1, self._matrix_lines), 1
+        return 1, max(1, self.length)
+
+    def bands(
+        self, grids: dict[str, Float32Array] | None = None, quantised: Quantised | None = None
+    ) -> Iterator[tuple[int, Float32Array, Float32Array]]:
+        """First line, values of the reference, and ours: float32 (lines, length), some MB at a time."""
+        ours = lines_of(self.store, quantised or self.tensor, grids)
+        for first, last in self._steps():
+            yield first, self.reference_lines.values(first, last), ours.values(first, last)
+
+    def code_bands(self) -> Iterator[tuple[int, Float32Array, Float32Array]]:
+        """The same with the values of our codes, no scale applied; our values where they are plain."""
+        ours = lines_of(self.store, self.tensor)
+        for first, last in self._steps():
+            yield first, self.reference_lines.values(first, last), _codes(ours, first, last)
+
+    def sums(
+        self,
+        grids: dict[str, Float32Array] | None = None,
+        fmt: str | None = None,
+        quantised: Quantised | None = None,
+    ) -> BlockSums:
+        """Sums of each block, in one pass over both tensors.
+
+        Args:
+            grids: other factors than those stored, by name of the scale, see `values.grid_of`.
+            fmt: another format to read the codes in.
+            quantised: another reading of the tensor altogether.
+        """
+        if fmt is not None:
+            quantised = replace(quantised or self.quantised, fmt=fmt)
+        rows, width = self._grid(MOST_BLOCKS)
+        shape = (int(rows[-1]) + 1 if len(rows) else 0, -(-self.length // width))
+        sums = BlockSums(*(np.zeros(shape) for _ in range(6)))
+        for first, x, q in self.bands(grids, quantised):
+            _add_band(sums, rows[first : first + len(x)], width, x, q)
+        return sums
+
+    def code_sums(self, block: tuple[int, int] | None = None) -> CodeSums:
+        """Sums over codes in one pass, kept: what hypotheses about factors alone are answered from.
+
+        Args:
+            block: lines x columns that have one factor each under all that is to be asked; None: those of the scale.
+        """
+        if block not in self._code_sums:
+            self._code_sums[block] = self._sum_codes(block or self.block)
+        return self._code_sums[block]
+
+    def code_factors(
+        self,
+        sums: CodeSums,
+        grids: dict[str, Float32Array] | None = None,
+        quantised: Quantised | None = None,
+    ) -> Float64Array:
+        """The factor of each block of `sums`, float64, under these grids: `sums.times` takes it; 1 for plain tensors.
+
+        Blocks have to have one factor each: that of the first line and column is taken.
+        """
+        ours = lines_of(self.store, quantised or self.tensor, grids)
+        if not isinstance(ours, QuantisedLines):
+            return np.ones(sums.n.shape)
+        factors = np.empty(sums.n.shape)
+        done = 0
+        while done < len(sums.lines):
+            first = int(sums.lines[done])
+            stop = int(np.searchsorted(sums.lines, first + self._step))
+            last = int(sums.lines[stop - 1]) + 1
+            band = np.broadcast_to(ours.factors(first, last), (last - first, self.length))
+            factors[done:stop] = band[sums.lines[done:stop] - first, :: sums.width]
+            done = stop
+        return factors
+
+    @property
+    def _matrix_lines(self) -> int:
+        return self.tensor.shape[-2] if len(self.tensor.shape) > 1 else 1
+
+    @property
+    def _step(self) -> int:
+        """Lines that are held at a time."""
+        return max(1, BAND_ELEMENTS // max(1, self.length))
+
+    def _steps(self) -> Iterator[tuple[int, int]]:
+        for first in range(0, self.lines, self._step):
+            yield first, min(self.lines, first + self._step)
+
+    def _grid(self, most: int) -> tuple[Rows, int]:
+        """For each line its row of blocks, and the columns of a block."""
+        block_lines, width = self.block
+        rows = _rows_of(self.lines, max(1, self._matrix_lines), block_lines)
+        blocks = (int(rows[-1]) + 1 if len(rows) else 0) * -(-self.length // width)
+        return rows // max(1, -(-blocks // most)), width
+
+    def _sum_codes(self, block: tuple[int, int]) -> CodeSums:
+        rows = _rows_of(self.lines, max(1, self._matrix_lines), block[0])
+        starts = _starts(rows)
+        columns = -(-self.length // block[1])
+        every = max(1, -(-len(starts) * columns // MOST_CODE_BLOCKS))
+        kept = np.arange(0, len(starts), every)
+        shape = (len(kept), columns)
+        sums = CodeSums(starts[kept], block[1], every > 1, *(np.zeros(shape) for _ in range(5)))
+        ours = lines_of(self.store, self.tensor)
+        for first, last in self._steps() if every == 1 else _runs(starts, kept, self.lines, self._step):
+            x, c = self.reference_lines.values(first, last), _codes(ours, first, last)
+            _add_code_band(sums, rows[first:last] // every, x, c)
+        return sums
+
+
+def _rows_of(lines: int, matrix_lines: int, block_lines: int) -> Rows:
+    """For each line its row of blocks, which never cross from one stacked matrix into the next."""
+    line = np.arange(lines)
+    rows: Rows = line // matrix_lines * -(-matrix_lines // block_lines) + line % matrix_lines // block_lines
+    return rows
+
+
+def _starts(rows: Rows) -> Rows:
+    """Where another row of blocks begins."""
+    if not len(rows):
+        return np.empty(0, np.intp)
+    return np.concatenate([np.zeros(1, np.intp), np.flatnonzero(np.diff(rows)) + 1])
+
+
+def _runs(starts: Rows, kept: Rows, lines: int, step: int) -> Iterator[tuple[int, int]]:
+    """First and last line of the rows of blocks that are kept, no more than `step` at a time."""
+    ends = np.append(starts, lines)
+    for index in kept:
+        for first in range(int(ends[index]), int(ends[index + 1]), step):
+            yield first, min(int(ends[index + 1]), first + step)
+
+
+def _codes(ours: QuantisedLines | PlainLines, first: int, last: int) -> Float32Array:
+    return ours.codes(first, last) if isinstance(ours, QuantisedLines) else ours.values(first, last)
+
+
+def _finite_only(x: Float32Array, q: Float32Array) -> tuple[Float64Array, Float64Array, BoolArray | None]:
+    """Both in float64, what is not finite in either set to zero in both; where both are finite, None: everywhere."""
+    finite = np.isfinite(x)
+    finite &= np.isfinite(q)
+    if finite.all():
+        return x.astype(np.float64), q.astype(np.float64), None
+    zero = np.float32(0)
+    return np.where(finite, x, zero).astype(np.float64), np.where(finite, q, zero).astype(np.float64), finite
+
+
+def _add_counts(sums: BlockSums | CodeSums, rows: Rows, width: int, length: int, finite: BoolArray | None) -> None:
+    in_blocks = np.minimum(np.arange(0, length, width) + width, length) - np.arange(0, length, width)
+    of_all = np.broadcast_to(in_blocks.astype(np.float64), (len(rows), len(in_blocks)))
+    if finite is None:
+        _add(sums.n, rows, of_all)
+        return
+    held = finite.astype(np.float64)
+    n = block_sums_of(held, held, width)
+    _add(sums.n, rows, n)
+    _add(sums.n_nonfinite, rows, of_all - n)
+
+
+def _add_band(sums: BlockSums, rows: Rows, width: int, x32: Float32Array, q32: Float32Array) -> None:
+    x, q, finite = _finite_only(x32, q32)
+    _add_counts(sums, rows, width, x.shape[1], finite)
+    _add(sums.sum_x2, rows, block_sums_of(x, x, width))
+    _add(sums.sum_q2, rows, block_sums_of(q, q, width))
+    _add(sums.sum_xq, rows, block_sums_of(x, q, width))
+    x -= q
+    _add(sums.sum_err2, rows, block_sums_of(x, x, width))
+
+
+def _add_code_band(sums: CodeSums, rows: Rows, x32: Float32Array, c32: Float32Array) -> None:
+    x, c, finite = _finite_only(x32, c32)
+    _add_counts(sums, rows, sums.width, x.shape[1], finite)
+    _add(sums.sum_x2, rows, block_sums_of(x, x, sums.width))
+    _add(sums.sum_c2, rows, block_sums_of(c, c, sums.width))
+    _add(sums.sum_xc, rows, block_sums_of(x, c, sums.width))
+
+
+def _add(grid: Float64Array, rows: Rows, of_lines: Float64Array) -> None:
+    """Add sums of lines to those of their rows of blocks; `rows` ascend."""
+    starts = _starts(rows)
+    grid[rows[starts]] += np.add.reduceat(of_lines, starts, axis=0)
