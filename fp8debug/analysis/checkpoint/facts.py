@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fp8debug.formats import Float32Array, Uint8Array
+from fp8debug.formats import Float32Array
 
 Int64Array = npt.NDArray[np.int64]
+KEPT_SCALES = 256
+"""Numbers of a scale tensor that are kept: a checkpoint may have 100,000 such tensors, or one of a gigabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,16 @@ class CodeFacts:
     """int64 (2^bits,): how often each code occurs in the sample."""
     n_sampled: int
     """Codes in the histogram: all of a small tensor, evenly spaced bands of a large one."""
-    block_largest: Uint8Array | None
-    """Largest magnitude code (sign off, NaN not counted) of each block, in the shape of the grid of the scale; None:
-    the scale has no blocks, lines or columns."""
+    block_histogram: Int64Array | None
+    """int64 (2^bits / 2,): how many blocks of the grid have each code as their largest, sign off, NaN not counted; None:
+    the scale is one number, or there is none. Blocks are what share a number: also lines, columns, matrices of a
+    stack."""
+    n_lost: int
+    """Blocks (or the tensor) that hold codes other than zero under a scale that makes nothing of them: zero, or below
+    2^-126."""
     rms: float
     """Root mean square of the dequantised values of the sample (finite ones, stored scales applied); 0 where there are
-    none, of raw code values where there is no scale."""
+    none, of raw code values where there is no scale, NaN where the shape of a scale does not fit."""
     rms_codes: float
     """The same with no scale applied."""
 
@@ -54,8 +60,8 @@ class CodeFacts:
 class ScaleFacts:
     """Numbers of one scale tensor, as stored."""
 
-    values: Float32Array
-    """All of them, in the stored shape."""
+    values: Float32Array | None
+    """All of them, in the stored shape; None: more than KEPT_SCALES, `values.scale_numbers` reads them again."""
     n: int
     n_nan: int
     n_inf: int
@@ -70,7 +76,9 @@ class ScaleFacts:
     median: float | None
     largest: float | None
     are_powers_of_two: bool
-    """Whether all finite, non-zero ones are."""
+    """Whether all finite, non-zero ones are, and there is one."""
+    odd_at: tuple[tuple[int, ...], ...]
+    """Where the first few stand that are NaN, infinite, zero or negative: positions in the stored shape."""
 
 
 @dataclass(frozen=True, slots=True)
