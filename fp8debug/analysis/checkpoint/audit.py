@@ -11,6 +11,7 @@ from fp8debug.analysis.checkpoint.checks.hit import Subject, findings_of
 from fp8debug.analysis.checkpoint.convention import read_convention
 from fp8debug.analysis.checkpoint.facts import Facts
 from fp8debug.analysis.checkpoint.measuring import measure, scales_only
+from fp8debug.analysis.checkpoint.ran.comparison import compare_with_run
 from fp8debug.analysis.checkpoint.records import CheckFinding, Convention
 from fp8debug.analysis.checkpoint.reference import Comparison, compare_with
 from fp8debug.analysis.checkpoint.store import open_store
@@ -87,7 +88,10 @@ def audit_checkpoint(
             comparisons.append(comparison)
             hits += more
         if run is not None:
-            raise NotImplementedError
+            told(f"comparing with {run}")
+            comparison, more = compare_with_run(subject, run)
+            comparisons.append(comparison)
+            hits += more
         return Audit(
             path=str(path),
             n_files=len({stored.file for stored in store.tensors.values()}),
