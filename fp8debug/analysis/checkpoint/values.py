@@ -89,7 +89,7 @@ def grid_of(quantised: Quantised, scale: Scale, stored: Float32Array) -> Float32
         # One number for the tensor, or one for each matrix of a stack.
         if factors.size == 1:
             return factors.reshape(1, 1)
-        return np.repeat(factors.reshape(-1), quantised.shape[-2]).reshape(-1, 1)
+        return np.repeat(factors.reshape(-1), quantised.lines // factors.size).reshape(-1, 1)
     if scale.layout == "line":
         return factors.reshape(-1, 1)
     if scale.layout == "column":

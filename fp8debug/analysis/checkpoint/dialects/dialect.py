@@ -1,36 +1,81 @@
-"""What a dialect is: names of tensors, what their scales do, and how a checkpoint of it is recognised. Data alone."""
+"""What a dialect is: names of tensors, what their scales do, and how a checkpoint of it is recognised. Data alone.
+
+A name is read as `<layer>.<tail>`; a tail is written in a dialect as a text that may hold `{param}`, the name of the
+parameter: of `model.layers.0.mlp.up_proj.weight_scale_inv`, with the tail `{param}_scale_inv`, the layer is
+`model.layers.0.mlp.up_proj` and the parameter `weight`. Codes and scales belong together when layer and parameter are
+the same; tails without `{param}` speak of `weight`.
+"""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any
 
-from fp8debug.errors import UsageError, nearest
+Pair = tuple[int, int]
+
+LEVELS = ("names", "metadata", "config")
+"""What a sign is worth, least first: names are shared by many, a header's text by few, a configuration is a statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSpelling:
+    """How a dialect writes the tensors that hold codes."""
+
+    tail: str
+    formats: Mapping[str, str]
+    """Element format by stored dtype: F8_E4M3 -> E4M3; U8 -> E2M1 where two codes are in a byte."""
+    has_blocks_apart: bool = False
+    """Whether the last two axes are blocks and the bytes of a block: (..., K / 32, 16)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleSpelling:
     """One kind of scale tensor, as a dialect writes it."""
 
-    suffix: str
-    """What stands in the place of the weight's suffix: `weight_scale_inv`; for a kind of attention, after the layer
-    that holds it: `k_proj.k_scale`, `attn.k_scale`."""
+    tail: str
     kind: str
     """One of records.SCALE_KINDS."""
-    divides: bool
-    """Whether codes are divided by it."""
     dtypes: tuple[str, ...]
-    """dtypes it is stored in; U8 here means E8M0."""
+    """dtypes it is stored in."""
     layouts: tuple[str, ...]
     """Layouts it may have, of records.LAYOUTS."""
-    block: tuple[int, int] | None = None
-    """Block that the dialect fixes, lines x columns (0 lines: one); None: the configuration says it."""
-    is_required: bool = True
-    """Whether codes without it are incomplete."""
+    divides: bool = False
+    """Whether codes are divided by it."""
+    blocks: tuple[Pair, ...] = ()
+    """Lines x columns of a block, where the dialect knows it; likelier ones first."""
+    is_block_fixed: bool = False
+    """Whether the block is part of the format, whatever a configuration says."""
+    is_required: bool = False
+    """Whether codes that another scale of this dialect stands beside are incomplete without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Something that a dialect is recognised by: one of the four."""
+
+    level: str
+    """One of LEVELS."""
+    config: str = ""
+    """Path of a value, see `convention.configuration.found`."""
+    equals: tuple[str, ...] = ()
+    """What the value may be, lower case; empty: that it is there is enough."""
+    metadata: str = ""
+    """Key of a text of the header."""
+    contains: str = ""
+    """What that text contains."""
+    tail: str = ""
+    """Tail of a tensor's name."""
+    dtypes: tuple[str, ...] = ()
+    """dtypes that the tensor may have; empty: any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Where a configuration says that scales are powers of two."""
+
+    config: str
+    equals: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,48 +88,59 @@ class Dialect:
     """For people."""
     writers: str
     """Who writes it."""
-    signs: tuple[Mapping[str, Any], ...]
-    """What it is recognised by, see dialects/README.md: a configuration's value, a suffix, a text of the header."""
-    weights: tuple[str, ...]
-    """Suffixes of the tensors that hold codes."""
-    formats: Mapping[str, str]
-    """Element format by stored dtype: F8_E4M3 -> E4M3; U8 -> E2M1 where nibbles are packed."""
+    about: str
+    """What is particular about it: a sentence or two."""
+    rank: int
+    """Of two dialects that read a checkpoint alike, that of the lower rank is named."""
+    signs: tuple[Sign, ...]
+    codes: tuple[CodeSpelling, ...]
     scales: tuple[ScaleSpelling, ...]
     block_paths: tuple[str, ...] = ()
-    """Where configurations state the block size, `config.json:quantization_config.weight_block_size`; first wins."""
+    """Where configurations state the block size; first wins."""
     excluded_paths: tuple[str, ...] = ()
     """Where they list what stays in high precision."""
     target_paths: tuple[str, ...] = ()
     """Where they list what is quantised."""
-    power_of_two_paths: Mapping[str, Any] = None  # type: ignore[assignment]
-    """Where they promise powers of two, and the value that means so."""
+    promises: tuple[Promise, ...] = ()
     companions: tuple[str, ...] = ()
-    """Suffixes of further tensors that are part of it and hold nothing to check."""
+    """Tails of further tensors that are part of it and hold nothing to check."""
     recipes: tuple[str, ...] = ()
-    """Names of scaling recipes that are written in it."""
+    """Scaling recipes that are written in it."""
+
+    @property
+    def code_dtypes(self) -> frozenset[str]:
+        """dtypes that its codes are stored in."""
+        return frozenset(dtype for spelling in self.codes for dtype in spelling.formats)
 
 
-@cache
-def dialects() -> Mapping[str, Dialect]:
-    """All that are known, by name."""
-    folder = resources.files("fp8debug.analysis.checkpoint.dialects")
-    texts = {file.name: file.read_text("utf-8") for file in folder.iterdir() if file.name.endswith(".toml")}
-    return {one.name: one for one in (_parse(tomllib.loads(texts[name])) for name in sorted(texts))}
+def dialect_from(given: Mapping[str, Any], shared: Mapping[str, tuple[ScaleSpelling, ...]]) -> Dialect:
+    """The dialect that a file describes.
 
-
-def dialect_named(name: str) -> Dialect:
-    """The dialect of that name.
+    Args:
+        given: the file, parsed.
+        shared: spellings that several dialects have, by the name that their `includes` give.
 
     Raises:
-        UsageError: there is none.
+        KeyError, TypeError: the file lacks something, or has what no dialect has.
     """
-    known = dialects()
-    if name not in known:
-        near = nearest(name, known)
-        hint = f"did you mean {', '.join(near)}? " if near else ""
-        raise UsageError(f"--as {name}: no such dialect; {hint}expected one of {', '.join(known)}")
-    return known[name]
+    rest = {key: given[key] for key in given if key not in _TABLES}
+    own = tuple(ScaleSpelling(**_frozen(one)) for one in given.get("scales", ()))
+    return Dialect(
+        signs=tuple(Sign(**_frozen(one)) for one in given.get("signs", ())),
+        codes=tuple(CodeSpelling(**_frozen(one)) for one in given.get("codes", ())),
+        scales=own + tuple(one for name in given.get("includes", ()) for one in shared[name]),
+        promises=tuple(Promise(**_frozen(one)) for one in given.get("promises", ())),
+        **_frozen(rest),
+    )
 
 
-def _parse(given: dict[str, Any]) -> Dialect:
-    raise NotImplementedError
+_TABLES = {"signs", "codes", "scales", "promises", "includes"}
+
+
+def _frozen(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists made tuples, those within lists too."""
+    return {key: _as_tuple(value) for key, value in table.items()}
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value

@@ -1,0 +1,72 @@
+"""Whether the shape of a scale goes with the shape of the codes, and what each of its numbers is for then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from fp8debug.analysis.checkpoint.dialects.dialect import Pair
+
+Shape = tuple[int, ...]
+
+KNOWN_BLOCKS: tuple[Pair, ...] = (
+    (128, 128), (64, 64), (32, 32), (16, 16), (256, 256), (1, 128), (1, 64), (1, 32), (1, 16), (1, 256),
+)  # fmt: skip
+"""Block sizes that are in use. A size that is none of them is never read out of shapes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What the numbers of a scale are for."""
+
+    layout: str
+    """One of records.LAYOUTS."""
+    block: Pair | None = None
+    is_transposed: bool = False
+    is_square: bool = False
+    """Whether a column would have fitted as well as a line."""
+
+
+def fit_simple(shape: Shape, scale: Shape) -> Fit | None:
+    """One number for the tensor, for each matrix of a stack, for each line or for each column.
+
+    Args:
+        shape: of the values, (..., N, K).
+        scale: of the scale: [], [1], [1, 1], [E], [E, 1, 1], [N], [N, 1], [..., N, 1], [K], [1, K].
+    """
+    if prod(scale) == 1:
+        return Fit("tensor")
+    if len(shape) > 2 and scale in _spelled(shape[:-2], 2):
+        return Fit("tensor")
+    if len(shape) > 1 and scale in _spelled(shape[:-1], 1):
+        return Fit("line", is_square=scale == shape[-1:])
+    if len(shape) > 3 and scale in _spelled(shape[:1], len(shape) - 1):
+        return Fit("tensor")  # of convolutions: one number an output channel
+    if scale in (shape[-1:], (1, shape[-1])) and len(shape) < 3:
+        return Fit("column")
+    if len(shape) == 2 and scale == (1, shape[0]):
+        return Fit("line", is_transposed=True)
+    return None
+
+
+def _spelled(axes: Shape, n_more: int) -> Iterable[Shape]:
+    """The axes alone, and followed by one or all of the ones that keep the number of axes."""
+    return [axes + (1,) * n for n in range(n_more + 1)]
+
+
+def grid_shape(shape: Shape, block: Pair) -> Shape:
+    """Shape of a grid with one number a block; the last blocks may be smaller."""
+    if len(shape) < 2:
+        return tuple(-(-n // block[1]) for n in shape)
+    return (*shape[:-2], -(-shape[-2] // block[0]), -(-shape[-1] // block[1]))
+
+
+def fit_blocks(shape: Shape, scale: Shape, block: Pair) -> Fit | None:
+    """One number for each block of that size, the grid stored as it lies or columns first."""
+    expected = grid_shape(shape, block)
+    if scale == expected:
+        return Fit("block", block)
+    if len(expected) > 1 and scale == (*expected[:-2], expected[-1], expected[-2]):
+        return Fit("block", block, is_transposed=True)
+    return None
