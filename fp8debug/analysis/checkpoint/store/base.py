@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fp8debug.analysis.checkpoint.records import Stored
+from fp8debug.errors import Fp8DebugError
 from fp8debug.formats import Uint8Array
 
 CHUNK_BYTES = 4 << 20
 """What is held of a tensor at a time."""
+LARGEST_WHOLE = 1 << 30
+"""Bytes of the largest tensor that is read at once: four times the scales of the largest stacks of experts."""
+_LONGEST_SHOWN = 200
 
 BITS = {
     "F64": 64, "I64": 64, "U64": 64, "C64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16,
@@ -40,20 +44,30 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, name: str, first: int, last: int) -> Uint8Array:
-        """Bytes `first` to `last` (exclusive) of a tensor in row-major order.
+        """Bytes `first` to `last` (exclusive) of a tensor in row-major order; threads may read at the same time.
 
         Raises:
-            Fp8DebugError: the file has changed or ends too early.
+            Fp8DebugError: the file cannot be read, has changed, or ends too early.
         """
 
     @property
-    @abstractmethod
     def n_bytes(self) -> int:
         """Bytes of all tensors."""
+        return sum(map(n_bytes_of, self.tensors.values()))
 
     def whole(self, name: str) -> Uint8Array:
-        """All bytes of a tensor that is known to be small."""
-        return self.read(name, 0, n_bytes_of(self.tensors[name]))
+        """All bytes of a tensor that should be small: scales.
+
+        Raises:
+            Fp8DebugError: it is larger than what is held of any tensor.
+        """
+        size = n_bytes_of(self.tensors[name])
+        if size > LARGEST_WHOLE:
+            raise Fp8DebugError(
+                f"{self.path}: tensor {short(name)} has {size:,} bytes, and tensors that are read at once, as scales "
+                f"are, have at most {LARGEST_WHOLE:,}; if it holds no scales, say with --as how this checkpoint is read"
+            )
+        return self.read(name, 0, size)
 
     def chunks(self, name: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Uint8Array]:
         """All bytes of a tensor, in order, at most so many at a time."""
@@ -64,7 +78,8 @@ class Store(ABC):
     def bands(
         self, name: str, *, lines: int | None = None, multiple: int = 1, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[tuple[int, Uint8Array]]:
-        """The lines of a tensor, in order, as many at a time as fit, a `multiple` but for the last ones.
+        """The lines of a tensor, in order, as many at a time as fit, a `multiple` but for the last ones; of an empty
+        tensor none.
 
         Args:
             name: of the tensor.
@@ -74,12 +89,20 @@ class Store(ABC):
 
         Yields:
             Number of the first line, and bytes of shape (lines, bytes of a line).
+
+        Raises:
+            Fp8DebugError: as `read`; or lines do not begin at whole bytes, as odd numbers of 4-bit codes do not.
         """
         stored = self.tensors[name]
         lines = stored.lines if lines is None else lines
         line_bytes = n_bytes_of(stored) // max(lines, 1)
+        if line_bytes * lines != n_bytes_of(stored):
+            raise Fp8DebugError(
+                f"{self.path}: tensor {short(name)} has {n_bytes_of(stored):,} bytes in {lines:,} lines, so its lines "
+                f"do not begin at whole bytes; expected an even number of {stored.dtype} codes a line"
+            )
         step = max(1, chunk_bytes // max(1, line_bytes) // multiple) * multiple
-        for first in range(0, lines, step):
+        for first in range(0, lines if line_bytes else 0, step):
             last = min(lines, first + step)
             yield first, self.read(name, first * line_bytes, last * line_bytes).reshape(last - first, line_bytes)
 
@@ -95,5 +118,10 @@ class Store(ABC):
 
 
 def n_bytes_of(stored: Stored) -> int:
-    """Bytes of a tensor as stored."""
-    return stored.n * BITS[stored.dtype] // 8
+    """Bytes of a tensor as stored; shapes count values, also those that are smaller than a byte."""
+    return -(-stored.n * BITS[stored.dtype] // 8)
+
+
+def short(name: str) -> str:
+    """A name from a file, fit for a sentence: a strange one may be as long as the file."""
+    return name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}…"

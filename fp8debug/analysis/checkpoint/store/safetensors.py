@@ -1,88 +1,76 @@
-"""Safetensors files: eight bytes that give the length of a JSON header, the header, the bytes of the tensors.
-
-The format is read here, not by its library: a header is data about gigabytes that need not be touched, new dtypes have
-to be shown before a library knows them, and a strange file deserves a sentence.
-"""
+"""Checkpoints in safetensors files: one file, or several that hold the tensors of one model."""
 
 from __future__ import annotations
 
-import json
-import os
-import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fp8debug.analysis.checkpoint.records import Stored
-from fp8debug.analysis.checkpoint.store.base import Store
+from fp8debug.analysis.checkpoint.store.base import Store, n_bytes_of, short
+from fp8debug.analysis.checkpoint.store.files import ByteFiles
+from fp8debug.analysis.checkpoint.store.header import read_header
 from fp8debug.errors import Fp8DebugError
 from fp8debug.formats import Uint8Array
 
-LONGEST_HEADER = 100_000_000
-"""Bytes; the limit of the format's own reader."""
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What one file declares."""
-
-    tensors: Mapping[str, Stored]
-    starts: Mapping[str, int]
-    """Where the bytes of each begin, from the start of the file."""
-    metadata: Mapping[str, str]
-
 
 class SafetensorsStore(Store):
-    """One file, or the files of a sharded checkpoint."""
+    """Files whose headers have been read.
 
-    def __init__(self, path: Path, files: Sequence[Path], configs: Mapping[str, Mapping[str, Any]]) -> None:
+    Args:
+        path: what was opened: the file, or the folder of all.
+        files: their paths, and how they are named in records.
+        configs: parsed JSON files beside them.
+        problems: what is known of them already.
+        file_of: which file counts, where several have a tensor of a name: what an index says.
+
+    Raises:
+        Fp8DebugError: a file is damaged, or two hold a tensor of the same name and nothing says which counts.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        files: Sequence[tuple[Path, str]],
+        configs: Mapping[str, Mapping[str, Any]],
+        problems: Sequence[str] = (),
+        file_of: Mapping[str, str] | None = None,
+    ) -> None:
         self.path, self.configs = path, configs
-        folder = path if path.is_dir() else path.parent
-        self.tensors, self.metadata = {}, {}
+        tensors: dict[str, Stored] = {}
+        metadata: dict[str, str] = {}
         self._places: dict[str, tuple[Path, int]] = {}
-        self._open: dict[Path, int] = {}
-        for file in files:
-            header = read_header(file, str(file.relative_to(folder)))
-            self.tensors |= header.tensors
-            self.metadata |= header.metadata
-            self._places |= {name: (file, start) for name, start in header.starts.items()}
-        self._size = sum(file.stat().st_size for file in files)
+        self._files = ByteFiles()
+        found = list(problems)
+        for file, shown in files:
+            header = read_header(file, shown)
+            self._files.stamps[file] = header.stamp
+            metadata |= header.metadata
+            found += header.problems
+            for name, stored in header.tensors.items():
+                if name in tensors and not _counts(path, tensors[name], stored, (file_of or {}).get(name)):
+                    continue
+                tensors[name] = stored
+                self._places[name] = file, header.starts[name]
+        self.tensors, self.metadata, self.problems = tensors, metadata, tuple(found)
 
     def read(self, name: str, first: int, last: int) -> Uint8Array:
         """As in `Store`."""
         file, start = self._places[name]
-        if file not in self._open:
-            self._open[file] = os.open(file, os.O_RDONLY)
-        buffer = np.empty(last - first, np.uint8)
-        got = os.preadv(self._open[file], [memoryview(buffer)], start + first)
-        if got != last - first:
-            raise Fp8DebugError(f"{file} ends within tensor {name}")
-        return buffer
-
-    @property
-    def n_bytes(self) -> int:
-        """As in `Store`."""
-        return self._size
+        if not 0 <= first <= last <= n_bytes_of(self.tensors[name]):
+            raise IndexError(f"bytes {first} to {last} of tensor {name}")
+        return self._files.read(file, start + first, start + last)
 
     def close(self) -> None:
         """As in `Store`."""
-        while self._open:
-            os.close(self._open.popitem()[1])
+        self._files.close()
 
 
-def read_header(file: Path, shown: str) -> Header:
-    """Read what a file declares.
-
-    Raises:
-        Fp8DebugError: it is no safetensors file, or a damaged one.
-    """
-    with file.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        declared = json.loads(stream.read(length))
-    metadata = declared.pop("__metadata__", {})
-    tensors = {name: Stored(name, one["dtype"], tuple(one["shape"]), shown) for name, one in declared.items()}
-    starts = {name: 8 + length + one["data_offsets"][0] for name, one in declared.items()}
-    return Header(tensors, starts, metadata)
+def _counts(path: Path, before: Stored, after: Stored, indexed: str | None) -> bool:
+    """Whether the second of two tensors of one name is the one that counts."""
+    if indexed not in (before.file, after.file):
+        raise Fp8DebugError(
+            f"{path}: tensor {short(after.name)} is in {before.file} and in {after.file}, and no index says which one "
+            f"counts; give the file that is meant, or a folder with the files of one checkpoint"
+        )
+    return after.file == indexed
