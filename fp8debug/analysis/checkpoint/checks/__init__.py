@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from fp8debug.analysis.checkpoint.checks.attention import kv_scale_one, kv_scale_shared
+from fp8debug.analysis.checkpoint.checks.columns import column_clipped
+from fp8debug.analysis.checkpoint.checks.fused import fused_scales_differ
 from fp8debug.analysis.checkpoint.checks.hit import Check
+from fp8debug.analysis.checkpoint.checks.products import scale_product_out_of_range
+from fp8debug.analysis.checkpoint.checks.reciprocal import reciprocal_wrong
+from fp8debug.analysis.checkpoint.checks.shared import scale_copied, scale_shared_by_parts
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (
+    reciprocal_wrong,
+    scale_shared_by_parts,
+    scale_copied,
+    scale_product_out_of_range,
+    column_clipped,
+    fused_scales_differ,
+    kv_scale_one,
+    kv_scale_shared,
+)
 """All of them, in the order in which a person would ask."""

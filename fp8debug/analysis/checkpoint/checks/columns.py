@@ -1,0 +1,55 @@
+"""Clipping that a few columns bear: a channel of keys or activations that outgrew a scale which fits all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
+from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised
+from fp8debug.formats import FORMATS
+
+_FEWEST = 16
+"""Codes at the largest value: a scale from the tensor's own amax leaves one or a few there."""
+_OF_COLUMN, _OF_ALL = 0.01, 0.05
+"""More of a column than the first, less of the tensor than the second: it is that column's doing."""
+
+
+def column_clipped(subject: Subject) -> Iterator[Hit]:
+    """Columns of which many codes are at the format's largest value, in tensors of which few are."""
+    whole = [one for one in subject.convention.quantised if _has_one_scale(one) and not one.is_packed]
+    for one in whole:
+        facts = subject.facts.codes.get(one.name)
+        if facts is None or facts.n_largest < _FEWEST or facts.n_largest > _OF_ALL * facts.n:
+            continue
+        shares = _at_largest(subject, one) / max(one.lines, 1)
+        worst = int(shares.argmax())
+        if shares[worst] > _OF_COLUMN and shares[worst] > 10 * facts.n_largest / facts.n:
+            yield Hit(
+                "column_clipped", _place(one, shares, facts.n_largest / facts.n), len(whole), weight=shares[worst]
+            )
+
+
+def _place(one: Quantised, shares: npt.NDArray[np.float64], share: float) -> CheckPlace:
+    worst = int(shares.argmax())
+    others = int((shares > _OF_COLUMN).sum()) - 1
+    more = f" (and more than 1 % of {others:,} other columns)" if others else ""
+    message = (
+        f"{one.name}: {100 * shares[worst]:.1f} % of column {worst} are at {FORMATS[one.fmt].max:g}, the largest code"
+        f"{more}, and {100 * share:.2g} % of the whole: what is larger there was clipped"
+    )
+    return CheckPlace(one.name, message, numbers={"column": worst, "column_share": shares[worst], "share": share})
+
+
+def _has_one_scale(one: Quantised) -> bool:
+    return len(one.scales) == 1 and one.scales[0].layout == "tensor"
+
+
+def _at_largest(subject: Subject, one: Quantised) -> npt.NDArray[np.float64]:
+    fmt = FORMATS[one.fmt]
+    counts = np.zeros(one.length, np.float64)
+    for _, raw in subject.store.bands(one.name, lines=one.lines):
+        counts += ((raw & (fmt.sign_bit - 1)) == fmt.max_code).sum(axis=0)
+    return counts

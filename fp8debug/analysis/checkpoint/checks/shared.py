@@ -1,0 +1,100 @@
+"""Scales that are the same where they should differ: copied, or one kept for several."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
+from fp8debug.analysis.checkpoint.checks.siblings import fused_groups, number_of
+from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised
+from fp8debug.errors import some
+from fp8debug.formats import FORMATS
+
+_FEW = 3
+"""Layers in which something has to be so before it is more than chance."""
+
+
+def scale_shared_by_parts(subject: Subject) -> Iterator[Hit]:
+    """q, k and v, or gate and up, share one scale although each was quantised with one of its own.
+
+    With one scale for all, from the largest magnitude, the codes of one part alone reach the format's largest value.
+    Two parts whose magnitudes are within a rounding step of each other both do, by chance: it takes several layers.
+    """
+    groups = [parts for parts in fused_groups(subject) if _share(subject, parts)]
+    hits = [parts for parts in groups if _all_reach(subject, parts)]
+    if len(hits) < _FEW or 2 * len(hits) <= len(groups):
+        return
+    for parts in hits:
+        names = ", ".join(part.module.rpartition(".")[2] for part in parts)
+        number = number_of(subject, parts[0])
+        message = (
+            f"{parts[0].module.rpartition('.')[0]}: {names} share the scale {number:.4g}, and the codes of each reach "
+            f"{FORMATS[parts[0].fmt].max:g}: each was quantised with a scale of its own, of which one is left"
+        )
+        place = CheckPlace(", ".join(part.name for part in parts), message, numbers={"scale": number})
+        yield Hit("scale_shared_by_parts", place, len(groups))
+
+
+def _share(subject: Subject, parts: Sequence[Quantised]) -> bool:
+    numbers = {number_of(subject, part) for part in parts}
+    return len(numbers) == 1 and None not in numbers
+
+
+def _all_reach(subject: Subject, parts: Sequence[Quantised]) -> bool:
+    known = [subject.facts.codes.get(part.name) for part in parts]
+    return all(one is not None and one.n_largest > 0 for one in known)
+
+
+def scale_copied(subject: Subject) -> Iterator[Hit]:
+    """Different tensors with bit-equal scales that are no powers of two: one was written for another."""
+    same: dict[bytes, list[Quantised]] = defaultdict(list)
+    for one in subject.convention.quantised:
+        scale = one.grid_scale
+        facts = None if scale is None else subject.facts.scales.get(scale.name)
+        if scale is None or facts is None or facts.are_powers_of_two or facts.smallest is None:
+            continue
+        if facts.n == 1 or facts.smallest != facts.largest:
+            same[_digest(subject, one, scale.name)].append(one)
+    for tensors in same.values():
+        apart = _of_other_codes(subject, tensors)
+        if len(apart) >= 2 and not _are_parts(apart):
+            yield _copied(subject, apart)
+
+
+def _digest(subject: Subject, quantised: Quantised, scale: str) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(repr((subject.store.tensors[scale].shape, quantised.fmt)).encode())
+    for chunk in subject.store.chunks(scale):
+        digest.update(chunk.data)
+    return digest.digest()
+
+
+def _of_other_codes(subject: Subject, tensors: Sequence[Quantised]) -> list[Quantised]:
+    """One of each content: a layer that is stored twice has its scales twice."""
+    found: dict[bytes | None, Quantised] = {}
+    for one in tensors:
+        facts = subject.facts.codes.get(one.name)
+        found.setdefault(None if facts is None else facts.histogram.tobytes(), one)
+    return list(found.values())
+
+
+def _are_parts(tensors: Sequence[Quantised]) -> bool:
+    """Whether they are of one parent, or experts of one layer: writers give these one scale on purpose."""
+    return len({re.sub(r"\.experts\..*", "", one.module.rpartition(".")[0]) for one in tensors}) == 1
+
+
+def _copied(subject: Subject, tensors: Sequence[Quantised]) -> Hit:
+    first = tensors[0].grid_scale
+    assert first is not None
+    facts = subject.facts.scales[first.name]
+    shown = f"the scale {facts.median:.6g}" if facts.n == 1 else f"the same {facts.n:,} scales, bit by bit"
+    names = [one.name for one in tensors]
+    message = f"{some(names)} have {shown}, though their codes differ"
+    # One number may be a constant that somebody chose; a whole grid is never the same by chance.
+    severity = "watch" if facts.n == 1 else "warning"
+    place = CheckPlace(", ".join(names), message, numbers={"n_scales": facts.n, "n_tensors": len(names)})
+    return Hit("scale_copied", place, severity=severity, weight=math.log2(facts.n + 1) * len(names))
