@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from fp8debug.analysis.checkpoint.checks.attention import kv_scale_one, kv_scale_shared
 from fp8debug.analysis.checkpoint.checks.columns import column_clipped
+from fp8debug.analysis.checkpoint.checks.completeness import completeness
 from fp8debug.analysis.checkpoint.checks.fused import fused_scales_differ
 from fp8debug.analysis.checkpoint.checks.hit import Check
+from fp8debug.analysis.checkpoint.checks.numbering import numbering
+from fp8debug.analysis.checkpoint.checks.pairs import pairs
 from fp8debug.analysis.checkpoint.checks.products import scale_product_out_of_range
 from fp8debug.analysis.checkpoint.checks.reciprocal import reciprocal_wrong
+from fp8debug.analysis.checkpoint.checks.shape import shape
 from fp8debug.analysis.checkpoint.checks.shared import scale_copied, scale_shared_by_parts
 
 CHECKS: tuple[Check, ...] = (
+    pairs,
+    shape,
+    completeness,
+    numbering,
     reciprocal_wrong,
     scale_shared_by_parts,
     scale_copied,

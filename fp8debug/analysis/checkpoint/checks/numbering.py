@@ -1,0 +1,62 @@
+"""Lists of layers and experts that have a number missing."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
+from fp8debug.analysis.checkpoint.checks.names import Numbers, place_words, ranges_of, starred, with_numbers
+from fp8debug.analysis.checkpoint.records import CheckPlace
+
+_FEWEST = 3
+_LARGEST_SHARE_MISSING = 0.25
+"""Lists with larger holes hold something else: a part of a model, layers of one kind."""
+_LISTS = ("layers", "layer", "h", "blocks", "block", "experts")
+
+
+def numbering(subject: Subject) -> Iterator[Hit]:
+    """Holes between the first and the last number, and experts that the other layers have."""
+    lists = _lists(subject)
+    by_pattern: dict[str, dict[Numbers, frozenset[int]]] = defaultdict(dict)
+    for owner, found in lists.items():
+        pattern, numbers = starred(owner)
+        by_pattern[pattern][numbers] = frozenset(found)
+    for pattern, members in by_pattern.items():
+        usual, n_usual = Counter(members.values()).most_common(1)[0]
+        has_usual = pattern.endswith("experts") and n_usual >= _FEWEST and n_usual >= 0.75 * len(members)
+        for numbers, found in members.items():
+            wanted = usual if has_usual else frozenset(range(min(found), max(found) + 1))
+            missing = wanted - found
+            if missing and len(found) >= _FEWEST and len(missing) <= _LARGEST_SHARE_MISSING * len(wanted):
+                yield _hit(pattern, numbers, missing, found)
+
+
+def _lists(subject: Subject) -> dict[str, set[int]]:
+    """Numbers below each list of modules that hold modules (`layers.0.mlp.up.weight`), by the name of the list."""
+    lists: dict[str, set[int]] = defaultdict(set)
+    for name in subject.store.tensors:
+        parts = name.split(".")
+        for place in range(1, len(parts) - 2):
+            if parts[place].isdecimal() and parts[place].isascii() and _is_list(parts[place - 1]):
+                lists[".".join(parts[:place])].add(int(parts[place]))
+    return lists
+
+
+def _is_list(name: str) -> bool:
+    return name in _LISTS or name.endswith(("_layers", "_blocks"))
+
+
+def _hit(pattern: str, numbers: Numbers, missing: frozenset[int], found: frozenset[int]) -> Hit:
+    owner = with_numbers(pattern, numbers)
+    where = place_words(pattern, numbers)
+    of = f" in {where}" if where else ""
+    return Hit(
+        "number_missing",
+        CheckPlace(
+            owner,
+            f"{owner} has no {ranges_of(missing)}{of}: {ranges_of(found)} are there.",
+            numbers={"n_missing": len(missing), "n": len(found)},
+        ),
+        weight=len(missing),
+    )

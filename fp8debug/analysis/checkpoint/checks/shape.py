@@ -1,0 +1,104 @@
+"""Scales have the shape that blocks of their codes give, the right way round, and are what the configuration says."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
+from fp8debug.analysis.checkpoint.checks.names import starred
+from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised, Scale
+
+_FEWEST_ALIKE = 3
+_SHARE_ALIKE = 0.75
+
+
+def shape(subject: Subject) -> Iterator[Hit]:
+    """Grids that do not fit, stand the other way round, have another block than is configured, or end in part of one."""
+    yield from _misfits(subject)
+    for one in subject.convention.quantised:
+        for scale in one.scales:
+            if scale.layout == "block" and scale.block is not None:
+                yield from _block(subject, one, scale)
+    yield from _other_encodings(subject)
+
+
+def _misfits(subject: Subject) -> Iterator[Hit]:
+    sizes = {one.name: one for one in subject.convention.quantised}
+    for misfit in subject.convention.misfits:
+        one = sizes.get(misfit.tensor)
+        of = f" {list(one.shape)}" if one is not None else ""
+        expected = " or ".join(str(list(fits)) for fits in misfit.expected)
+        told = f"; expected {expected}" if expected else ""
+        yield Hit(
+            "scale_misfit",
+            CheckPlace(
+                misfit.tensor,
+                f"{misfit.tensor}{of} with {misfit.scale} {list(misfit.shape)}{told}. {misfit.message}",
+                numbers={"scale": misfit.scale, "shape": str(list(misfit.shape)), "expected": expected or None},
+            ),
+            of=len(subject.convention.quantised),
+        )
+
+
+def _block(subject: Subject, one: Quantised, scale: Scale) -> Iterator[Hit]:
+    assert scale.block is not None
+    lines, length = _matrix(one)
+    grid = scale.shape[-2:][::-1] if scale.is_transposed else scale.shape[-2:]
+    wanted = (-(-lines // scale.block[0]), -(-length // scale.block[1]))
+    words = f"{scale.block[0]} x {scale.block[1]}"
+    if scale.is_transposed:
+        yield Hit(
+            "grid_transposed",
+            CheckPlace(
+                one.name,
+                f"{scale.name} is stored as {list(scale.shape)}, columns first: blocks of {words} of {lines} x {length} "
+                f"give {list(wanted)}.",
+            ),
+            of=len(subject.convention.quantised),
+            weight=one.n,
+        )
+    elif len(scale.shape) > 1 and tuple(grid) != wanted:
+        message = f"{scale.name} is {list(scale.shape)}: blocks of {words} of {lines} x {length} give {list(wanted)}."
+        yield Hit("scale_misfit", CheckPlace(one.name, message), of=len(subject.convention.quantised))
+    configured = subject.convention.block
+    if configured is not None and scale.kind == "weight" and scale.block != configured:
+        yield Hit(
+            "block_not_as_configured",
+            CheckPlace(
+                one.name,
+                f"{scale.name} {list(scale.shape)} has blocks of {words}, and {subject.convention.block_from} says "
+                f"{configured[0]} x {configured[1]}.",
+            ),
+            of=len(subject.convention.quantised),
+            weight=one.n,
+        )
+    yield from _partial(one, scale)
+
+
+def _partial(one: Quantised, scale: Scale) -> Iterator[Hit]:
+    assert scale.block is not None
+    axes = zip(("lines", "columns"), _matrix(one), scale.block, strict=True)
+    left = [f"{size % block} of {block} {axis} ({size})" for axis, size, block in axes if size % block]
+    if left:
+        yield Hit("block_partial", CheckPlace(one.name, f"{one.name}: the last block has {' and '.join(left)}."))
+
+
+def _matrix(one: Quantised) -> tuple[int, int]:
+    return (one.shape[-2] if len(one.shape) > 1 else 1), one.length
+
+
+def _other_encodings(subject: Subject) -> Iterator[Hit]:
+    """A few scales of another dtype than their siblings: rounded on their way."""
+    groups: dict[str, list[Scale]] = defaultdict(list)
+    for one in subject.convention.quantised:
+        for scale in one.scales:
+            groups[starred(scale.name)[0]].append(scale)
+    for scales in groups.values():
+        usual, n = Counter(scale.encoding for scale in scales).most_common(1)[0]
+        if n < max(_FEWEST_ALIKE, _SHARE_ALIKE * len(scales)):
+            continue
+        for scale in scales:
+            if scale.encoding != usual:
+                message = f"{scale.name} is {scale.encoding}, {n:,} of {len(scales):,} of its kind are {usual}."
+                yield Hit("scale_dtype", CheckPlace(scale.name, message), of=len(scales))

@@ -1,0 +1,62 @@
+"""Codes and scales that have lost each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fp8debug.analysis.checkpoint.checks.hit import Subject
+from fp8debug.analysis.checkpoint.checks.pairs import pairs
+
+SubjectOf = Callable[..., Subject]
+CODES = ("F8_E4M3", (256, 256))
+GRID = ("F32", (2, 2))
+PLAIN = ("BF16", (256, 256))
+
+
+def test_codes_without_scale_and_scale_without_codes(subject_of: SubjectOf) -> None:
+    subject = subject_of(
+        {
+            "layers.0.up_proj.weight": CODES,
+            "layers.0.up_proj.weight_scale_inv": GRID,
+            "layers.0.gate_proj.weight": CODES,
+            "layers.7.gate_proj.weight_scale_inv": GRID,
+        }
+    )
+    hits = {hit.check: hit for hit in pairs(subject)}
+    assert hits.keys() == {"scale_missing", "scale_orphan"}
+    assert hits["scale_missing"].place.tensor == "layers.0.gate_proj.weight"
+    assert "no weight_scale_inv" in hits["scale_missing"].place.message
+    assert hits["scale_missing"].of == 2
+    assert hits["scale_orphan"].place.tensor == "layers.7.gate_proj.weight_scale_inv"
+    assert hits["scale_orphan"].severity == "error"
+
+
+def test_a_scale_beside_a_weight_in_high_precision_is_a_warning(subject_of: SubjectOf) -> None:
+    subject = subject_of({"a.weight": PLAIN, "a.weight_scale_inv": GRID})
+    (hit,) = pairs(subject)
+    assert (hit.check, hit.severity) == ("scale_orphan", "warning")
+    assert "a.weight beside it is BF16" in hit.place.message
+
+
+def test_a_scale_whose_name_begins_otherwise_is_told_with_its_codes(subject_of: SubjectOf) -> None:
+    subject = subject_of({"model.layers.0.q.weight": CODES, "model.language_model.layers.0.q.weight_scale_inv": GRID})
+    (orphan,) = (hit for hit in pairs(subject) if hit.check == "scale_orphan")
+    assert "model.layers.0.q.weight has no scale; its name begins otherwise" in orphan.place.message
+
+
+def test_two_scales_are_a_fault_unless_they_are_the_same_numbers(subject_of: SubjectOf) -> None:
+    headers = {"a.weight": CODES, "a.weight_scale_inv": GRID, "a.weight_scale": GRID}
+    numbers = np.arange(4, dtype="<f4")
+    same = {"a.weight_scale_inv": numbers, "a.weight_scale": numbers}
+    other = {"a.weight_scale_inv": numbers, "a.weight_scale": numbers + 1}
+    (hit,) = pairs(subject_of(headers, contents=same))
+    assert (hit.check, hit.severity) == ("scale_twice", "note")
+    (hit,) = pairs(subject_of(headers, contents=other))
+    assert (hit.check, hit.severity) == ("scale_twice", None)
+    assert "weight_scale_inv and weight_scale, with other numbers" in hit.place.message
+
+
+def test_a_model_that_was_cast_without_any_scale_lacks_none(subject_of: SubjectOf) -> None:
+    assert not list(pairs(subject_of({"a.weight": CODES, "b.weight": CODES, "c.weight": PLAIN}, dialect="none")))
