@@ -174,6 +174,8 @@ class CheckPlace:
     """By how much its values come out too large (2: twice what they should be), where that is known."""
     numbers: Mapping[str, float | int | str | None] = field(default_factory=dict)
     """The same numbers for programs; units in the names."""
+    brief: str = ""
+    """What stands beside the tensor in a list, where the message is long: `4.09 times too large`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from fp8debug.analysis.checkpoint import Audit, CheckFinding, Quantised, Scale
+from fp8debug.analysis.checkpoint import Audit, CheckFinding, CheckPlace, Quantised, Scale
 from fp8debug.cli.render.checkpoint_comparison import comparison_lines
+from fp8debug.cli.render.findings import IN_FULL
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import escape, wrap
 from fp8debug.cli.render.wording import count, listed, with_full_stop
 
 _LABEL_WIDTH = 11
+_TOP_OF_NOTES = 3
 _PAGE = "docs/checkpoint-checks.md"
 _OPERATION = {True: "/", False: "x"}
 
@@ -111,15 +113,22 @@ def _finding(place: int, finding: CheckFinding, looks: Looks, top: int) -> Itera
         f"{finding.severity.upper()}: {with_full_stop(escape(finding.message))}", looks.width, indent=f"{place}. "
     )
     yield from (looks.bold(paint(line)) for line in head)
-    for one in finding.places[:top] if len(finding.places) > 1 else ():
-        text = one.message if one.tensor in one.message else f"{one.tensor}: {one.message}"
-        yield from wrap(with_full_stop(escape(text)), looks.width, indent="   - ")
-    left = len(finding.places) - top
+    shown = top if finding.severity in IN_FULL else min(top, _TOP_OF_NOTES)
+    for one in finding.places[1:shown]:
+        yield from wrap(with_full_stop(escape(_entry(one))), looks.width, indent="   - ")
+    left = len(finding.places) - shown
     if left > 0:
         yield f"     ... and {left:,} more: {looks.dim('--top N shows more')}"
     if finding.advice:
         yield from wrap(escape(finding.advice), looks.width, indent="   do        ")
     yield f"   more      {_PAGE}#{finding.check}"
+
+
+def _entry(place: CheckPlace) -> str:
+    """A place in a list, below the finding that tells the worst one in full."""
+    if place.brief:
+        return f"{place.tensor}: {place.brief}"
+    return place.message if place.tensor in place.message else f"{place.tensor}: {place.message}"
 
 
 def _problems(audit: Audit, looks: Looks, top: int) -> Iterator[str]:

@@ -22,7 +22,7 @@ def kv_scale_one(subject: Subject) -> Iterator[Hit]:
                 f"the scale of {words} is 1.0 in {len(ones):,} of {len(numbers):,} layers ({some(ones)}): a default, "
                 f"or right where no {words[:-1]} is beyond {_MIDPOINT}. Hold it against a run that has them (--run)"
             )
-            yield Hit("kv_scale_one", CheckPlace(", ".join(ones), message, numbers={"n": len(ones)}), len(numbers))
+            yield Hit("kv_scale_one", CheckPlace(some(ones), message, numbers={"n": len(ones)}))
 
 
 def kv_scale_shared(subject: Subject) -> Iterator[Hit]:

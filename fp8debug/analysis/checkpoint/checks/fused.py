@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
-from fp8debug.analysis.checkpoint.checks.siblings import fused_groups, number_of
+from fp8debug.analysis.checkpoint.checks.siblings import fused_groups, name_of_parts, number_of
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised
 from fp8debug.formats import FORMATS, decode, fake_quantize
 
@@ -35,7 +35,7 @@ def _place(subject: Subject, parts: Sequence[Quantised], factors: Sequence[float
         for name, part, factor in zip(names, parts, factors, strict=True)
     }
     scales = ", ".join(f"{name} {factor:.4g}" for name, factor in zip(names, factors, strict=True))
-    wrong = ", ".join(f"{name} {gain:.2f}" for name, gain in gains.items() if gain != 1)
+    wrong = ", ".join(f"{name} {gain:.2f} times" for name, gain in gains.items() if gain != 1)
     known = {name: db for name, db in kept.items() if db is not None}
     costs = ", ".join(f"{name} {db:.1f}" for name, db in known.items())
     after = (
@@ -46,13 +46,13 @@ def _place(subject: Subject, parts: Sequence[Quantised], factors: Sequence[float
     )
     parent = parts[0].module.rpartition(".")[0] or "the top level"
     message = (
-        f"{parent}: scales are {scales}. A reader that takes the largest for all and keeps the codes makes these parts "
-        f"too large, by {wrong}{after}"
+        f"{parent}: scales are {scales}. A reader that takes the largest for all and keeps the codes makes parts of "
+        f"it too large, {wrong}{after}"
     )
     numbers: dict[str, float | int | str | None] = {f"gain_{name}": gain for name, gain in gains.items()}
     numbers |= {f"unchanged_codes_sqnr_db_{name}": _unchanged_db(gain) for name, gain in gains.items()}
     numbers |= {f"requantised_sqnr_db_{name}": db for name, db in known.items()}
-    return CheckPlace(", ".join(part.name for part in parts), message, numbers=numbers)
+    return CheckPlace(name_of_parts(parts), message, numbers=numbers, brief=f"{scales}; too large: {wrong}")
 
 
 def _unchanged_db(gain: float) -> float | None:

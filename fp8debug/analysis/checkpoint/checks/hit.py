@@ -80,7 +80,6 @@ def _finding(check: str, severity: str, hits: list[Hit]) -> CheckFinding:
     hits.sort(key=lambda hit: -hit.weight)
     text = check_texts()[check]
     of = max((hit.of for hit in hits if hit.of is not None), default=None)
-    counted = f"{len(hits):,}" if of is None else f"{len(hits):,} of {of:,}"
-    return CheckFinding(
-        check, severity, f"{text.title}: {counted}. {hits[0].place.message}", text.advice, tuple(h.place for h in hits)
-    )
+    counted = f" ({len(hits):,} of {of:,})" if of is not None else f" ({len(hits):,})" if len(hits) > 1 else ""
+    message = f"{text.title}{counted}: {hits[0].place.message}"
+    return CheckFinding(check, severity, message, text.advice, tuple(hit.place for hit in hits))

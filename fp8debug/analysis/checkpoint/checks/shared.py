@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
-from fp8debug.analysis.checkpoint.checks.siblings import fused_groups, number_of
+from fp8debug.analysis.checkpoint.checks.siblings import fused_groups, name_of_parts, number_of
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised
 from fp8debug.errors import some
 from fp8debug.formats import FORMATS
@@ -35,7 +35,7 @@ def scale_shared_by_parts(subject: Subject) -> Iterator[Hit]:
             f"{parts[0].module.rpartition('.')[0]}: {names} share the scale {number:.4g}, and the codes of each reach "
             f"{FORMATS[parts[0].fmt].max:g}: each was quantised with a scale of its own, of which one is left"
         )
-        place = CheckPlace(", ".join(part.name for part in parts), message, numbers={"scale": number})
+        place = CheckPlace(name_of_parts(parts), message, numbers={"scale": number}, brief=f"scale {number:.4g}")
         yield Hit("scale_shared_by_parts", place, len(groups))
 
 

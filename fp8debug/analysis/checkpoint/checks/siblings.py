@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fp8debug.analysis.checkpoint.checks.hit import Subject
 from fp8debug.analysis.checkpoint.records import Quantised, Scale
@@ -31,6 +31,12 @@ def fused_groups(subject: Subject) -> Iterator[tuple[Quantised, ...]]:
                 parts = tuple(named[name] for name in names)
                 if all(number_scales(part) for part in parts):
                     yield parts
+
+
+def name_of_parts(parts: Sequence[Quantised]) -> str:
+    """`layers.0.self_attn.{q_proj, k_proj, v_proj}`."""
+    parent = parts[0].module.rpartition(".")[0]
+    return f"{parent}.{{{', '.join(part.module.rpartition('.')[2] for part in parts)}}}".removeprefix(".")
 
 
 def number_scales(quantised: Quantised) -> tuple[Scale, ...]:
