@@ -276,7 +276,7 @@ def cli_page() -> str:
 
 def _help(verb: str) -> str:
     """The section of a verb, or of the command itself where it is empty."""
-    arguments = [verb] if verb else []
+    arguments = verb.split()
     # A terminal of known width: the pages must not depend on whose terminal it is.
     environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
     done = subprocess.run(

@@ -31,6 +31,7 @@ class Verb:
     """One command: `fp8debug.cli.<module>` holds a function of the module's name, whose docstring is the help."""
 
     name: str
+    """One word, or two: then the first may be a verb of its own."""
     module: str
     summary: str
     """First line of that docstring, so that `fp8debug --help` need not import the module."""
@@ -68,6 +69,7 @@ VERBS = (
         "Say how a checkpoint's weights and scales are read, and what is wrong with them.",
         bare_options=("--html",),
     ),
+    Verb("checkpoint quantize", "checkpoint_quantize", "Write a checkpoint in FP8, in the convention of any writer."),
     Verb("export", "export", "Write the numbers of a run for other tools."),
     Verb("import", "import_logs", "Make a run of the logs of another tool, for reports and SQL."),
     Verb("control", "control", "Change what a running capture records."),
@@ -92,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Only `Fp8DebugError`, and a path or a stream that the system refuses, is turned into a message; anything else is a
     bug and shows its traceback.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = _with_verbs_whole(sys.argv[1:] if argv is None else argv)
     launches: list[Launch] = []
     try:
         code = _invoke(arguments, launches)
@@ -177,7 +179,10 @@ def build_app(verb: str | None = None) -> typer.Typer:
         function = _load(known) if known.name == verb else _not_loaded
         settings = {"allow_interspersed_args": False} if known.takes_script else {}
         text = None if known.name == verb else known.summary
-        app.command(known.name, help=text, hidden=known.hidden, context_settings=settings)(function)
+        # As short help a summary is shown whole, over two lines if need be.
+        app.command(known.name, help=text, short_help=known.summary, hidden=known.hidden, context_settings=settings)(
+            function
+        )
     return app
 
 
@@ -197,6 +202,14 @@ def _root(
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help(), err=True)
         raise typer.Exit(ExitCode.USAGE)
+
+
+def _with_verbs_whole(arguments: Sequence[str]) -> list[str]:
+    """The arguments, a verb of two words as one of them."""
+    words = list(arguments)
+    at = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
+    two = " ".join(words[at : at + 2])
+    return [*words[:at], two, *words[at + 2 :]] if any(verb.name == two for verb in VERBS) else words
 
 
 def _verb_of(arguments: Sequence[str]) -> str | None:

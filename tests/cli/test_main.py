@@ -26,7 +26,7 @@ def test_help_lists_every_verb_with_its_line(capsys: pytest.CaptureFixture[str])
     out, err = capsys.readouterr()
     for verb in VERBS:
         assert (f"  {verb.name} " in out) is not verb.hidden
-        assert (verb.summary in out) is not verb.hidden
+        assert (verb.summary in " ".join(out.split())) is not verb.hidden
     assert err == ""
 
 
@@ -34,6 +34,20 @@ def test_help_lists_every_verb_with_its_line(capsys: pytest.CaptureFixture[str])
 def test_line_in_the_help_is_the_verbs_own(verb: shell.Verb) -> None:
     function = getattr(importlib.import_module(f"fp8debug.cli.{verb.module}"), verb.module)
     assert (inspect.getdoc(function) or "").splitlines()[0] == verb.summary
+
+
+@pytest.mark.parametrize("arguments", [["checkpoint", "quantize", "--help"], ["checkpoint quantize", "--help"]])
+def test_a_verb_may_have_two_words(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == ExitCode.DONE
+    assert capsys.readouterr().out.startswith("Usage: fp8debug checkpoint quantize [OPTIONS]")
+
+
+def test_the_second_word_of_a_verb_is_a_path_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["checkpoint", "./quantize"]) == ExitCode.FAILED
+    assert "quantize" in capsys.readouterr().err
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

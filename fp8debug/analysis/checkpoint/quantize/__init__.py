@@ -1,1 +1,8 @@
-"""Writing small quantised checkpoints, in any dialect: test material, and what right looks like."""
+"""Writing quantised checkpoints: test material, and a reference of how each convention is written."""
+
+from fp8debug.analysis.checkpoint.quantize.choosing import Kept
+from fp8debug.analysis.checkpoint.quantize.forms import Form, ScaleForm, forms
+from fp8debug.analysis.checkpoint.quantize.quantizing import quantize_checkpoint
+from fp8debug.analysis.checkpoint.quantize.written import Written, WrittenTensor
+
+__all__ = ["Form", "Kept", "ScaleForm", "Written", "WrittenTensor", "forms", "quantize_checkpoint"]

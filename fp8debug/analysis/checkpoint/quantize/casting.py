@@ -1,0 +1,146 @@
+"""One weight in small formats: codes a band of lines at a time, and the scales that go with them.
+
+The arithmetic is that of the core's recipes. A stack of matrices is cast matrix by matrix: none shares a block or a
+scale with the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fp8debug.analysis.checkpoint.records import Stored
+from fp8debug.analysis.checkpoint.store import CHUNK_BYTES, Store
+from fp8debug.analysis.checkpoint.store.base import n_bytes_of
+from fp8debug.analysis.checkpoint.values import numbers
+from fp8debug.blocks import block_amax, quantize_blocks
+from fp8debug.formats import Float32Array, Format, Uint8Array, decode, encode
+from fp8debug.recipes import NVFP4, BlockRecipe, TensorRecipe, Tile, scale_inv
+
+CastRecipe = BlockRecipe | TensorRecipe
+
+_NVFP4_RANGE = np.float32(448 * 6)
+
+
+@dataclass
+class Sums:
+    """Over the finite values of a tensor, in float64: what its SQNR follows from."""
+
+    xx: float = 0.0
+    ee: float = 0.0
+    n_nonfinite: int = 0
+    """Values that are not finite, before the cast or after it."""
+
+    def add(self, x: Float32Array, q: Float32Array) -> None:
+        """Values, and what they became."""
+        finite = np.isfinite(x) & np.isfinite(q)
+        self.n_nonfinite += int(finite.size - np.count_nonzero(finite))
+        x64 = np.where(finite, x, 0).astype(np.float64)
+        error = x64 - np.where(finite, q, 0)
+        self.xx += float(np.einsum("ij,ij->", x64, x64))
+        self.ee += float(np.einsum("ij,ij->", error, error))
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """10 log10(sum x^2 / sum (x - q)^2); None: all values are zero, or none has changed."""
+        return 10 * math.log10(self.xx / self.ee) if self.xx and self.ee else None
+
+
+@dataclass
+class WeightCast:
+    """A weight on its way to codes; scales and sums are whole when all of `codes` has been taken."""
+
+    store: Store
+    stored: Stored
+    recipe: CastRecipe
+    fmt: Format
+    amaxes: tuple[float, ...] | None
+    """Largest magnitude of each matrix, where the recipe asks for it: `matrix_amaxes`."""
+    grid: Float32Array = field(init=False)
+    """float32 (block lines of all matrices, block columns): what codes are multiplied with, before any second level;
+    (lines, 1) where a recipe has one scale a line, (matrices, 1) where it has one a tensor."""
+    tensor_scales: Float32Array | None = field(init=False, default=None)
+    """float32 (matrices,): the second level of NVFP4."""
+    sums: Sums = field(init=False, default_factory=Sums)
+
+    @property
+    def tile(self) -> Tile | None:
+        """Block of the recipe; None: one scale a tensor."""
+        return self.recipe.tile("w") if isinstance(self.recipe, BlockRecipe) else None
+
+    def codes(self) -> Iterator[Uint8Array]:
+        """Codes of the tensor, in order: (lines, length) of some lines at a time."""
+        rows: list[Float32Array] = []
+        self.sums = Sums()
+        multiple = self.tile.lines if self.tile else 1
+        for matrix in range(matrices_of(self.stored)):
+            amax = None if self.amaxes is None else self.amaxes[matrix]
+            for band in bands_of(self.store, self.stored, matrix, multiple=multiple):
+                codes, q, scales = self._cast(band, amax)
+                self.sums.add(band, q)
+                rows.append(scales)
+                yield codes
+        self.grid = np.concatenate(rows) if self.tile else self._tensor_grid()
+        if isinstance(self.recipe, NVFP4):
+            self.tensor_scales = np.array(self.amaxes, np.float32) / _NVFP4_RANGE
+
+    def _cast(self, band: Float32Array, amax: float | None) -> tuple[Uint8Array, Float32Array, Float32Array]:
+        """Codes, dequantised values, and rows of the grid."""
+        recipe = self.recipe
+        if isinstance(recipe, TensorRecipe):
+            assert amax is not None
+            scale = recipe.scale(amax, self.fmt)
+            with np.errstate(all="ignore"):  # infinities and NaN are data
+                codes = encode(band * scale, self.fmt)
+                return codes, decode(codes, self.fmt) * scale_inv(scale), _NO_ROWS
+        done = quantize_blocks(band, recipe, "w", self.fmt, amax)
+        if not isinstance(recipe, NVFP4):
+            return done.codes, done.values, done.factors.decode
+        assert amax is not None
+        amaxes = block_amax(band, recipe.tile("w"), nan_spreads=recipe.nan_spreads)
+        return done.codes, done.values, recipe.block_scales(amaxes, amax)
+
+    def _tensor_grid(self) -> Float32Array:
+        assert isinstance(self.recipe, TensorRecipe) and self.amaxes is not None
+        return np.array([[scale_inv(self.recipe.scale(amax, self.fmt))] for amax in self.amaxes], np.float32)
+
+
+_NO_ROWS = np.zeros((0, 1), np.float32)
+
+
+def matrices_of(stored: Stored) -> int:
+    """Matrices that are stacked in a tensor."""
+    return math.prod(stored.shape[:-2])
+
+
+def bands_of(store: Store, stored: Stored, matrix: int, *, multiple: int) -> Iterator[Float32Array]:
+    """Values of one matrix, float32 (lines, length), some lines at a time: a multiple but for the last ones."""
+    lines = stored.shape[-2]
+    line_bytes = n_bytes_of(stored) // stored.lines
+    step = max(1, CHUNK_BYTES // line_bytes // multiple) * multiple
+    for first in range(matrix * lines, (matrix + 1) * lines, step):
+        last = min((matrix + 1) * lines, first + step)
+        raw = store.read(stored.name, first * line_bytes, last * line_bytes)
+        yield np.ascontiguousarray(numbers(raw.reshape(last - first, line_bytes), stored.dtype))
+
+
+def matrix_amaxes(store: Store, stored: Stored, recipe: CastRecipe) -> tuple[float, ...] | None:
+    """Largest magnitude of each matrix, where scales follow from it: infinities count, NaN does where it spreads.
+
+    Returns:
+        None where blocks alone decide, so that one pass over the tensor is enough.
+    """
+    if not isinstance(recipe, (TensorRecipe, NVFP4)):
+        return None
+    spreads = recipe.nan_spreads if isinstance(recipe, NVFP4) else getattr(recipe, "flavour", "te") == "torchao"
+    larger = np.maximum if spreads else np.fmax
+    amaxes = []
+    for matrix in range(matrices_of(stored)):
+        amax = np.float32(0)
+        for band in bands_of(store, stored, matrix, multiple=1):
+            amax = larger(amax, larger.reduce(np.abs(band), axis=None, initial=0))
+        amaxes.append(float(amax))
+    return tuple(amaxes)

@@ -1,0 +1,101 @@
+"""What configurations and headers say of a quantised checkpoint, dialect by dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fp8debug.analysis.checkpoint.quantize.casting import CastRecipe
+from fp8debug.analysis.checkpoint.quantize.choosing import Chosen
+from fp8debug.analysis.checkpoint.quantize.forms import Form
+from fp8debug.formats import Format
+from fp8debug.recipes import BlockScaling
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What has been made, for its description."""
+
+    form: Form
+    recipe: CastRecipe
+    fmt: Format
+    chosen: Sequence[Chosen]
+    """Weights that are quantised."""
+    ignored: Sequence[str]
+    """Names of modules that a reader would take for quantised ones, but are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What is written beside the tensors."""
+
+    quantization_config: Json | None = None
+    """For config.json; None: it says nothing."""
+    files: Mapping[str, Json] | None = None
+    """Further JSON files, by name."""
+    metadata: Mapping[str, str] | None = None
+    """Texts of the header."""
+
+
+def describe(made: Made) -> Description:
+    """The description that the dialect asks for."""
+    return _DESCRIBED[made.form.dialect](made)
+
+
+def _deepseek(made: Made) -> Description:
+    config: Json = {"activation_scheme": "dynamic", "fmt": made.fmt.name.lower(), "quant_method": "fp8"}
+    if made.form.recipe == "block":
+        config["weight_block_size"] = [128, 128]
+        if isinstance(made.recipe, BlockScaling) and made.recipe.power_of_two:
+            config["scale_fmt"] = "ue8m0"
+    elif made.form.recipe == "mxfp8":
+        config |= {"weight_block_size": [1, 32], "scale_fmt": "ue8m0"}
+    return Description({**config, "modules_to_not_convert": list(made.ignored)})
+
+
+def _compressed_tensors(made: Made) -> Description:
+    layouts: Mapping[str, Json] = {
+        "current": {"strategy": "tensor"},
+        "rowwise": {"strategy": "channel"},
+        "block": {"strategy": "block", "block_structure": [128, 128]},
+        "mxfp8": {"strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"},
+        "mxfp4": {"strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"},
+        "nvfp4": {"strategy": "tensor_group", "group_size": 16, "scale_dtype": "torch.float8_e4m3fn"},
+    }
+    named = {"mxfp8": "mxfp8-quantized", "mxfp4": "mxfp4-pack-quantized", "nvfp4": "nvfp4-pack-quantized"}
+    weights: Json = {"num_bits": made.fmt.bits, "type": "float", "symmetric": True, "dynamic": False}
+    weights |= layouts[made.form.recipe]
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}
+    return Description(
+        {
+            "quant_method": "compressed-tensors",
+            "format": named.get(made.form.recipe, "float-quantized"),
+            "quantization_status": "compressed",
+            "config_groups": {"group_0": group},
+            "ignore": list(made.ignored),
+            "kv_cache_scheme": None,
+        }
+    )
+
+
+def _modelopt(made: Made) -> Description:
+    algorithm = {"current": "FP8", "rowwise": "FP8_PER_CHANNEL_PER_TOKEN", "block": "FP8_PB_WO"}
+    quantization: Json = {
+        "quant_algo": algorithm.get(made.form.recipe, made.form.recipe.upper()),
+        "kv_cache_quant_algo": None,
+        "exclude_modules": list(made.ignored),
+    }
+    sizes = {"mxfp8": 32, "nvfp4": 16}
+    if made.form.recipe in sizes:
+        quantization["group_size"] = sizes[made.form.recipe]
+    return Description(files={"hf_quant_config.json": {"producer": {"name": "modelopt"}, "quantization": quantization}})
+
+
+_DESCRIBED: Mapping[str, Callable[[Made], Description]] = {
+    "deepseek": _deepseek,
+    "compressed-tensors": _compressed_tensors,
+    "modelopt": _modelopt,
+}

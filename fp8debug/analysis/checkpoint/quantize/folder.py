@@ -1,0 +1,152 @@
+"""Where a quantised checkpoint goes: files that appear only when all of them are whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fp8debug.analysis.checkpoint.quantize.configs import Description
+from fp8debug.analysis.checkpoint.quantize.writing import Entry, write_file
+from fp8debug.analysis.checkpoint.store import Store
+from fp8debug.errors import Fp8DebugError, UsageError
+
+Group = tuple[Entry, ...]
+"""Tensors that go into one file: codes and their scales."""
+
+_ENDING = ".safetensors"
+_INDEX = "model.safetensors.index.json"
+_LARGEST_COMPANION = 64 << 20
+_COMPANIONS = (".json", ".txt", ".model", ".jinja")
+"""Endings of files that a model needs beside its weights: tokenizers, generation settings."""
+_NOT_COPIED = ("config.json", "hf_quant_config.json", "quantization_config.json", "quantize_config.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder to write, and the name of the file in it."""
+
+    path: Path
+    file: str
+    is_file: bool
+    """Whether a file was named, so that nothing but it and what it needs is written."""
+
+    @classmethod
+    def at(cls, target: Path, source: Path, *, force: bool) -> Folder:
+        """Check the target before anything is read.
+
+        Raises:
+            UsageError: something is there already (unless `force`), or it is the source, or in no folder.
+        """
+        is_file = target.suffix == _ENDING
+        path = target.parent if is_file else target
+        if not path.parent.is_dir() or (is_file and not path.is_dir()):
+            raise UsageError(f"OUT {target}: there is no folder {path if is_file else path.parent}; make it first")
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"OUT {target} is a file; expected a folder, or a name that ends in {_ENDING}")
+        if target.resolve() == source.resolve() or path.resolve() == _folder_of(source).resolve():
+            raise UsageError(f"OUT {target} is in the folder of what is read; give another one")
+        taken = target.exists() if is_file else path.is_dir() and any(path.iterdir())
+        if taken and not force:
+            raise UsageError(f"OUT {target} exists already; add --force to replace it, or give another name")
+        return cls(path, target.name if is_file else f"model{_ENDING}", is_file)
+
+    def write(
+        self, groups: Sequence[Group], store: Store, described: Description, shard_bytes: int | None
+    ) -> tuple[str, ...]:
+        """Write files of tensors, configurations, and what else the model needs; names relative to the folder.
+
+        Raises:
+            Fp8DebugError: the system refuses.
+        """
+        try:
+            with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=f".{self.path.name}.") as made:
+                unfinished = Path(made)
+                self._write_tensors(unfinished, groups, store, described, shard_bytes)
+                self._write_configs(unfinished, store, described)
+                if not self.is_file:
+                    _copy_companions(_folder_of(store.path), unfinished)
+                return self._finish(unfinished)
+        except OSError as error:
+            raise Fp8DebugError(
+                f"cannot write {self.path}: {error.strerror or error}; make room, or give another OUT"
+            ) from error
+
+    def _write_tensors(
+        self, into: Path, groups: Sequence[Group], store: Store, described: Description, shard_bytes: int | None
+    ) -> None:
+        metadata = {"format": "pt", **(described.metadata or {})}
+        shards = list(_shards(groups, shard_bytes))
+        names = [self.file] if len(shards) == 1 else _shard_names(self.file, len(shards))
+        for name, shard in zip(names, shards, strict=True):
+            write_file(into / name, shard, metadata)
+        if len(shards) > 1:
+            index = {
+                "metadata": {"total_size": sum(entry.n_bytes for shard in shards for entry in shard)},
+                "weight_map": {entry.name: name for name, shard in zip(names, shards, strict=True) for entry in shard},
+            }
+            _write_json(into / f"{self.file}.index.json", index)
+
+    def _write_configs(self, into: Path, store: Store, described: Description) -> None:
+        config = dict(store.configs.get("config.json", {}))
+        config.pop("quantization_config", None)
+        if described.quantization_config is not None:
+            config["quantization_config"] = described.quantization_config
+        if config:
+            _write_json(into / "config.json", config)
+        for name, text in (described.files or {}).items():
+            _write_json(into / name, text)
+
+    def _finish(self, unfinished: Path) -> tuple[str, ...]:
+        """Move everything to its place; what an earlier checkpoint has left there goes."""
+        self.path.mkdir(exist_ok=True)
+        if not self.is_file:
+            for old in (*self.path.glob(f"*{_ENDING}"), *self.path.glob(f"*{_ENDING}.index.json")):
+                old.unlink()
+            for name in _NOT_COPIED:
+                (self.path / name).unlink(missing_ok=True)
+        files = sorted(unfinished.iterdir())
+        for file in files:
+            os.replace(file, self.path / file.name)
+        return tuple(file.name for file in files)
+
+
+def _folder_of(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
+
+
+def _shards(groups: Sequence[Group], shard_bytes: int | None) -> Iterator[list[Entry]]:
+    """Files filled in order, no group cut."""
+    shard: list[Entry] = []
+    size = 0
+    for group in groups:
+        n_bytes = sum(entry.n_bytes for entry in group)
+        if shard and shard_bytes is not None and size + n_bytes > shard_bytes:
+            yield shard
+            shard, size = [], 0
+        shard += group
+        size += n_bytes
+    yield shard
+
+
+def _shard_names(file: str, n: int) -> list[str]:
+    stem = file.removesuffix(_ENDING)
+    return [f"{stem}-{i:05}-of-{n:05}{_ENDING}" for i in range(1, n + 1)]
+
+
+def _copy_companions(source: Path, into: Path) -> None:
+    for file in sorted(source.iterdir()):
+        is_wanted = (
+            file.suffix in _COMPANIONS and not file.name.endswith(".index.json") and file.name not in _NOT_COPIED
+        )
+        if is_wanted and file.is_file() and file.stat().st_size <= _LARGEST_COMPANION:
+            shutil.copyfile(file, into / file.name)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,147 @@
+"""From a checkpoint in high precision to one in FP8, a band of lines at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fp8debug.analysis.checkpoint.quantize.casting import CastRecipe, WeightCast, matrix_amaxes
+from fp8debug.analysis.checkpoint.quantize.choosing import HIGH_PRECISION, Chosen, Kept, choose
+from fp8debug.analysis.checkpoint.quantize.configs import Made, describe
+from fp8debug.analysis.checkpoint.quantize.folder import Folder
+from fp8debug.analysis.checkpoint.quantize.forms import Form, element_format, form_for
+from fp8debug.analysis.checkpoint.quantize.spelling import Spelled, Told
+from fp8debug.analysis.checkpoint.quantize.writing import Entry
+from fp8debug.analysis.checkpoint.quantize.written import Written, WrittenTensor
+from fp8debug.analysis.checkpoint.store import Store, open_store
+from fp8debug.errors import UsageError
+from fp8debug.formats import Format
+from fp8debug.recipes import NVFP4, BlockRecipe, MXRecipe, Recipe, TensorRecipe, parse_recipe
+
+Extra = Mapping[str, tuple[str, npt.NDArray[Any]]]
+"""Further tensors by name: dtype as safetensors spells it, and an array whose bytes are those of the tensor."""
+
+
+def quantize_checkpoint(
+    source: str | Path,
+    target: str | Path,
+    recipe: Recipe | str,
+    dialect: str | None = None,
+    *,
+    include: str | None = None,
+    exclude: str | None = None,
+    shard_bytes: int | None = None,
+    extra: Extra | None = None,
+    force: bool = False,
+    told: Told = lambda words: None,
+) -> Written:
+    """Write a checkpoint in FP8: the weights of its Linear layers, the rest as it is.
+
+    Args:
+        source: a checkpoint in BF16, F16 or F32.
+        target: a folder, or a file NAME.safetensors; configurations go beside it.
+        recipe: how weights are scaled and cast, or its text.
+        dialect: the convention to write it in; None: the usual one of the recipe.
+        include: regex of module names; these alone are quantised, whatever kind of layer they are.
+        exclude: regex of modules that are kept.
+        shard_bytes: most bytes of a file, but for a tensor that is larger by itself; None: one file.
+        extra: further tensors to write, such as scales of inputs.
+        force: replace an earlier checkpoint.
+        told: progress.
+
+    Raises:
+        Fp8DebugError: the source cannot be read, or the target not written.
+        UsageError: no such pair of recipe and dialect, a target that must not be written, nothing to quantise.
+    """
+    recipe = parse_recipe(recipe) if isinstance(recipe, str) else recipe
+    form = form_for(recipe, dialect)
+    fmt = element_format(recipe, form)
+    assert isinstance(recipe, (BlockRecipe, TensorRecipe))  # as every recipe of a form is
+    folder = Folder.at(Path(target), Path(source), force=force)
+    with open_store(source) as store:
+        check_high_precision(store)
+        chosen, kept = choose(store, include=include, exclude=exclude, multiples=multiples_of(recipe, form))
+        spelled = {one.stored.name: Spelled(_cast(store, one, recipe, fmt, told), form) for one in chosen}
+        made = Made(form, recipe, fmt, chosen, _ignored(store, kept))
+        groups = [*_groups(store, spelled, told), *_extra_groups(extra or {})]
+        files = folder.write(groups, store, describe(made), shard_bytes)
+        return Written(
+            path=str(target),
+            source=str(source),
+            dialect=form.dialect,
+            recipe=recipe.text,
+            fmt=fmt.name,
+            quantised=tuple(map(_written, spelled.values())),
+            kept=kept,
+            files=files,
+            n_bytes=sum(entry.n_bytes for group in groups for entry in group),
+            n_source_bytes=store.n_bytes,
+        )
+
+
+def check_high_precision(store: Store) -> None:
+    """Refuse to quantise what is quantised already.
+
+    Raises:
+        UsageError: it holds FP8 tensors.
+    """
+    name = next((name for name, stored in store.tensors.items() if stored.dtype.startswith(("F8_", "F4", "F6_"))), None)
+    if name is not None:
+        raise UsageError(
+            f"{store.path} is quantised already: {name} is {store.tensors[name].dtype}; expected a checkpoint in "
+            f"{', '.join(HIGH_PRECISION)}: quantise the one that it was made of"
+        )
+
+
+def multiples_of(recipe: CastRecipe, form: Form) -> tuple[int, int]:
+    """What the lines of a matrix, and the elements of a line, must be multiples of."""
+    if not isinstance(recipe, BlockRecipe):
+        return 1, 1
+    tile = recipe.tile("w")
+    if form.has_whole_blocks:
+        return tile.lines, tile.length or 1
+    # Blocks of microscaling have one size; packed codes fill their bytes.
+    return 1, (tile.length or 1) if isinstance(recipe, (MXRecipe, NVFP4)) else 1
+
+
+def _cast(store: Store, chosen: Chosen, recipe: CastRecipe, fmt: Format, told: Told) -> WeightCast:
+    told(f"looking at {chosen.module}")
+    return WeightCast(store, chosen.stored, recipe, fmt, matrix_amaxes(store, chosen.stored, recipe))
+
+
+def _ignored(store: Store, kept: Sequence[Kept]) -> tuple[str, ...]:
+    """Modules that are kept although a reader might take them for Linear layers that are quantised."""
+    matrices = [one for one in kept if one.is_linear and len(store.tensors[one.name].shape) >= 2]
+    return tuple(one.name.removesuffix(".weight") for one in matrices)
+
+
+def _groups(store: Store, spelled: Mapping[str, Spelled], told: Told) -> list[tuple[Entry, ...]]:
+    """What each tensor becomes, in the order of the source; a group goes into one file."""
+    return [spelled[name].entries(told) if name in spelled else (_copied(store, name),) for name in store.tensors]
+
+
+def _copied(store: Store, name: str) -> Entry:
+    stored = store.tensors[name]
+    return Entry(name, stored.dtype, stored.shape, partial(store.chunks, name))
+
+
+def _extra_groups(extra: Extra) -> Iterable[tuple[Entry, ...]]:
+    for name, (dtype, array) in extra.items():
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        yield (Entry(name, dtype, np.shape(array), lambda data=data: [data]),)  # type: ignore[misc]
+
+
+def _written(spelled: Spelled) -> WrittenTensor:
+    cast = spelled.cast
+    return WrittenTensor(
+        name=cast.stored.name,
+        tensors=tuple(entry.name for entry in spelled.entries()),
+        shape=cast.stored.shape,
+        sqnr_db=cast.sums.sqnr_db,
+        n_nonfinite=cast.sums.n_nonfinite,
+    )
