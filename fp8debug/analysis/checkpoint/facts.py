@@ -43,9 +43,9 @@ class CodeFacts:
     n_sampled: int
     """Codes in the histogram: all of a small tensor, evenly spaced bands of a large one."""
     block_histogram: Int64Array | None
-    """int64 (2^bits / 2,): how many blocks of the grid have each code as their largest, sign off, NaN not counted; None:
-    the scale is one number, or there is none. Blocks are what share a number: also lines, columns, matrices of a
-    stack."""
+    """int64 (2^bits / 2,): how many blocks have each code as their largest, sign off, NaN not counted; None: the scale
+    is one number, or there is none. Blocks are what share a number: also lines, columns, matrices of a stack. Of more
+    than half a million an evenly spaced part."""
     n_lost: int
     """Blocks (or the tensor) that hold codes other than zero under a scale that makes nothing of them: zero, or below
     2^-126."""

@@ -1,0 +1,108 @@
+"""The pass itself: every tensor once, several at a time, a few hundred kilobytes of each in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import TypeVar
+
+from fp8debug.analysis.checkpoint.facts import CodeFacts, Facts, PlainFacts, ScaleFacts
+from fp8debug.analysis.checkpoint.measuring.codes import can_count, measure_codes
+from fp8debug.analysis.checkpoint.measuring.plain import can_measure, measure_plain
+from fp8debug.analysis.checkpoint.measuring.progress import Progress
+from fp8debug.analysis.checkpoint.measuring.scales import measure_scale
+from fp8debug.analysis.checkpoint.records import Convention, Scale
+from fp8debug.analysis.checkpoint.store import Store, n_bytes_of
+from fp8debug.analysis.checkpoint.values import can_be_numbers
+
+MOST_THREADS = 4
+_TICK_S = 0.1
+_Fact = TypeVar("_Fact")
+
+
+def measure(
+    store: Store,
+    convention: Convention,
+    told: Callable[[str], None] = lambda words: None,
+    *,
+    threads: int | None = None,
+) -> Facts:
+    """Measure all tensors, in one pass.
+
+    Args:
+        store: the checkpoint.
+        convention: how it is read.
+        told: called ten times a second at most, from this thread, with the share that is done.
+        threads: tensors that are read at a time; None: one a core, at most MOST_THREADS.
+
+    Raises:
+        Fp8DebugError: a file has changed or ends too early.
+    """
+    codes = [one for one in convention.quantised if can_count(store, one)]
+    scales = _scales_of(convention)
+    plain = [store.tensors[name] for name in convention.plain if can_measure(store.tensors[name])]
+    names = [one.name for one in codes] + list(scales) + [one.name for one in plain]
+    progress = Progress(sum(n_bytes_of(store.tensors[name]) for name in names))
+    with _Workers(threads or min(os.cpu_count() or 1, MOST_THREADS), progress, told) as workers:
+        of_scales = {name: workers.give(measure_scale, store, scale, progress) for name, scale in scales.items()}
+        of_codes = {one.name: workers.give(measure_codes, store, one, progress) for one in codes}
+        of_plain = {one.name: workers.give(measure_plain, store, one, progress) for one in plain}
+        workers.finish()
+    return Facts(_results(of_codes), _results(of_scales), _results(of_plain))
+
+
+def scales_only(store: Store, convention: Convention) -> Facts:
+    """Facts of the scales alone: what headers and a few bytes tell.
+
+    Raises:
+        Fp8DebugError: a file has changed or ends too early.
+    """
+    progress = Progress(1)
+    scales = {name: measure_scale(store, scale, progress) for name, scale in _scales_of(convention).items()}
+    no_codes: dict[str, CodeFacts] = {}
+    no_plain: dict[str, PlainFacts] = {}
+    return Facts(no_codes, scales, no_plain)
+
+
+def _scales_of(convention: Convention) -> dict[str, Scale]:
+    found: dict[str, Scale] = {}
+    for scale in (*(scale for one in convention.quantised for scale in one.scales), *convention.scales):
+        if can_be_numbers(scale.encoding):
+            found.setdefault(scale.name, scale)
+    return found
+
+
+def _results(futures: Mapping[str, Future[_Fact]]) -> dict[str, _Fact]:
+    return {name: future.result() for name, future in futures.items()}
+
+
+class _Workers:
+    """Threads that measure, while the caller's thread tells how far they are."""
+
+    def __init__(self, threads: int, progress: Progress, told: Callable[[str], None]) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fp8debug-measure")
+        self._progress, self._told = progress, told
+        self._given: list[Future[object]] = []
+
+    def give(self, measure_one: Callable[..., _Fact], *args: object) -> Future[_Fact]:
+        future = self._pool.submit(partial(measure_one, *args))
+        self._given.append(future)  # type: ignore[arg-type]
+        return future
+
+    def finish(self) -> None:
+        """Wait for all, or for the first that fails: that one is raised."""
+        waiting: Iterable[Future[object]] = self._given
+        while waiting:
+            done, waiting = wait(waiting, timeout=_TICK_S)
+            for future in done:
+                future.result()
+            self._told(self._progress.words())
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+        self._pool.shutdown(cancel_futures=True)

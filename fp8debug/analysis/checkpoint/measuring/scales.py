@@ -1,0 +1,77 @@
+"""Numbers of a scale tensor, counted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fp8debug.analysis.checkpoint.facts import KEPT_SCALES, Int64Array, ScaleFacts
+from fp8debug.analysis.checkpoint.measuring.counting import counted
+from fp8debug.analysis.checkpoint.measuring.progress import Progress
+from fp8debug.analysis.checkpoint.records import Scale
+from fp8debug.analysis.checkpoint.store import Store, n_bytes_of
+from fp8debug.analysis.checkpoint.values import numbers
+from fp8debug.formats import FORMATS, BoolArray, Float32Array
+
+SMALLEST_NORMAL = np.float32(2.0**-126)
+KEPT_PLACES = 8
+_MEDIAN_OF = 1 << 16
+
+
+def measure_scale(store: Store, scale: Scale, progress: Progress) -> ScaleFacts:
+    """Count what one tensor of scales holds."""
+    raw = store.whole(scale.name)
+    progress.add(n_bytes_of(store.tensors[scale.name]))
+    if scale.encoding in FORMATS and raw.size > KEPT_SCALES:  # of 8 bits: no more than 256 different ones
+        table = numbers(np.arange(256, dtype=np.uint8), scale.encoding)
+        counts = counted(raw.reshape(-1), 256)
+        is_odd = ~(np.isfinite(table) & (table > 0))
+        places = np.flatnonzero(is_odd[raw])[:KEPT_PLACES] if counts[is_odd].any() else np.zeros(0, np.intp)
+        return _facts(table, counts, scale, places)
+    values = numbers(raw, scale.encoding).reshape(-1)
+    odd = np.flatnonzero(~(np.isfinite(values) & (values > 0)))[:KEPT_PLACES]
+    return _facts(values, np.ones(values.size, np.int64), scale, odd)
+
+
+def _facts(values: Float32Array, counts: Int64Array, scale: Scale, odd: np.ndarray) -> ScaleFacts:
+    """The facts of some numbers, each of which occurs so many times."""
+
+    def n_of(mask: BoolArray) -> int:
+        return int(counts[mask].sum())
+
+    is_finite = np.isfinite(values) & (counts > 0)
+    finite = values[is_finite]
+    magnitudes = np.abs(finite)
+    is_tiny = is_finite & (np.abs(values) < SMALLEST_NORMAL) & (values != 0)
+    n = int(counts.sum())
+    return ScaleFacts(
+        values=values.reshape(scale.shape) if n <= KEPT_SCALES else None,
+        n=n,
+        n_nan=n_of(np.isnan(values)),
+        n_inf=n_of(np.isinf(values)),
+        n_zero=n_of(values == 0),
+        n_negative=n_of(values < 0),
+        n_subnormal=0 if scale.encoding == "E8M0" else n_of(is_tiny),
+        n_one=n_of(values == 1),
+        smallest=float(finite.min()) if finite.size else None,
+        median=_median(finite, counts[is_finite]),
+        largest=float(finite.max()) if finite.size else None,
+        are_powers_of_two=_are_powers_of_two(magnitudes),
+        odd_at=tuple(tuple(int(i) for i in np.unravel_index(at, scale.shape)) if scale.shape else () for at in odd),
+    )
+
+
+def _median(finite: Float32Array, counts: Int64Array) -> float | None:
+    if not finite.size:
+        return None
+    if finite.size == counts.sum():
+        return float(np.median(finite[:: 1 + finite.size // _MEDIAN_OF]))
+    order = np.argsort(finite)
+    reached = np.cumsum(counts[order])
+    return float(finite[order[np.searchsorted(reached, (reached[-1] + 1) // 2)]])
+
+
+def _are_powers_of_two(magnitudes: Float32Array) -> bool:
+    for part in (magnitudes[:1024], magnitudes):  # most grids show at once that they are none
+        if np.any((np.frexp(part)[0] != 0.5) & (part != 0)):
+            return False
+    return bool(np.any(magnitudes != 0))
