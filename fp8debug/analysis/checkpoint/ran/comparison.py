@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
+from fp8debug.analysis.checkpoint.ran.attention import cache_judged
 from fp8debug.analysis.checkpoint.ran.layers import matched_layers
 from fp8debug.analysis.checkpoint.ran.recorded import (
     RecordedWeight,
@@ -46,6 +47,7 @@ def compare_with_run(subject: Subject, path: str | Path) -> tuple[Comparison, li
         tensors, hits, notes = _at_positions(subject, run, known, weights)
         rest = {layer: matches[layer] for layer in matches if layer in recorded and layer not in followed}
         more, said = _by_magnitude(subject, recorded, rest, weights)
+        cache_hits, cache_notes = cache_judged(subject, run)
         return (
             Comparison(
                 reference=str(path),
@@ -53,9 +55,9 @@ def compare_with_run(subject: Subject, path: str | Path) -> tuple[Comparison, li
                 tensors=tuple(tensors),
                 missing=tuple(weights[module].name for module in weights if module not in set(matches.values())),
                 extra=tuple(f"{layer} w" for layer in recorded if layer not in matches),
-                notes=(*_renamed(matches), *notes, *said),
+                notes=(*_renamed(matches), *notes, *said, *cache_notes),
             ),
-            hits + more,
+            hits + more + cache_hits,
         )
 
 
