@@ -19,6 +19,7 @@ from fp8debug.analysis.checkpoint.values import Dequantiser, grid_of, scale_numb
 from fp8debug.formats import ELEMENT_FORMATS, Float32Array, Uint8Array, decode
 
 _MANY_SCALES = 1 << 23
+_MANY_BLOCKS = 1 << 19
 _one_at_a_time = threading.Lock()
 
 
@@ -90,7 +91,8 @@ class _Codes:
     def _block_histogram(self, n_codes: int) -> Int64Array | None:
         if self._maxima is None:
             return None
-        return counted(self._maxima.of.reshape(-1), n_codes)
+        largest = self._maxima.of.reshape(-1)
+        return counted(np.ascontiguousarray(largest[:: 1 + largest.size // _MANY_BLOCKS]), n_codes)
 
     def _n_lost(self, largest: int) -> int:
         if self._grid is None:

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TypeVar
 
-from fp8debug.analysis.checkpoint.facts import CodeFacts, Facts, PlainFacts, ScaleFacts
+from fp8debug.analysis.checkpoint.facts import CodeFacts, Facts, PlainFacts
 from fp8debug.analysis.checkpoint.measuring.codes import can_count, measure_codes
 from fp8debug.analysis.checkpoint.measuring.plain import can_measure, measure_plain
 from fp8debug.analysis.checkpoint.measuring.progress import Progress

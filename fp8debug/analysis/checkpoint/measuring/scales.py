@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from fp8debug.analysis.checkpoint.facts import KEPT_SCALES, Int64Array, ScaleFacts
 from fp8debug.analysis.checkpoint.measuring.counting import counted
@@ -32,7 +33,7 @@ def measure_scale(store: Store, scale: Scale, progress: Progress) -> ScaleFacts:
     return _facts(values, np.ones(values.size, np.int64), scale, odd)
 
 
-def _facts(values: Float32Array, counts: Int64Array, scale: Scale, odd: np.ndarray) -> ScaleFacts:
+def _facts(values: Float32Array, counts: Int64Array, scale: Scale, odd: npt.NDArray[np.intp]) -> ScaleFacts:
     """The facts of some numbers, each of which occurs so many times."""
 
     def n_of(mask: BoolArray) -> int:
