@@ -41,7 +41,7 @@ def checkpoint_quantize(
     ] = None,
     shard_size: Annotated[
         str | None,
-        typer.Option("--shard-size", metavar="SIZE", help="Most bytes of a file, such as 2GB. [one file]"),
+        typer.Option("--shard-size", metavar="SIZE", help="Most bytes of a file in OUT, such as 2GB. [5GB]"),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier checkpoint.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, complete.")] = False,
@@ -60,6 +60,8 @@ def checkpoint_quantize(
 
     if recipe is None:
         raise UsageError("--recipe is missing: expected a recipe such as current, rowwise, block, mxfp8 or nvfp4")
+    if shard_size is not None and target.endswith(".safetensors"):
+        raise UsageError(f"got --shard-size and one file, {target}; expected a folder as OUT, or no --shard-size")
     shard_bytes = None if shard_size is None else _bytes(shard_size)
     with progress(f"opening {escape(source)}") as stage:
         written = quantize_checkpoint(

@@ -3,6 +3,6 @@
 from fp8debug.analysis.checkpoint.quantize.choosing import Kept
 from fp8debug.analysis.checkpoint.quantize.forms import Form, ScaleForm, forms
 from fp8debug.analysis.checkpoint.quantize.quantizing import quantize_checkpoint
-from fp8debug.analysis.checkpoint.quantize.written import Written, WrittenTensor
+from fp8debug.analysis.checkpoint.quantize.written import QuantisedTensor, Written
 
-__all__ = ["Form", "Kept", "ScaleForm", "Written", "WrittenTensor", "forms", "quantize_checkpoint"]
+__all__ = ["Form", "Kept", "QuantisedTensor", "ScaleForm", "Written", "forms", "quantize_checkpoint"]

@@ -51,7 +51,8 @@ class Sums:
 
 @dataclass
 class WeightCast:
-    """A weight on its way to codes; scales and sums are whole when all of `codes` has been taken."""
+    """A weight on its way to codes and scales. Each is a pass of its own over the source, so that they may be written
+    in any order and nothing is held."""
 
     store: Store
     stored: Stored
@@ -59,12 +60,8 @@ class WeightCast:
     fmt: Format
     amaxes: tuple[float, ...] | None
     """Largest magnitude of each matrix, where the recipe asks for it: `matrix_amaxes`."""
-    grid: Float32Array = field(init=False)
-    """float32 (block lines of all matrices, block columns): what codes are multiplied with, before any second level;
-    (lines, 1) where a recipe has one scale a line, (matrices, 1) where it has one a tensor."""
-    tensor_scales: Float32Array | None = field(init=False, default=None)
-    """float32 (matrices,): the second level of NVFP4."""
     sums: Sums = field(init=False, default_factory=Sums)
+    """Whole when all of `codes` has been taken."""
 
     @property
     def tile(self) -> Tile | None:
@@ -73,42 +70,53 @@ class WeightCast:
 
     def codes(self) -> Iterator[Uint8Array]:
         """Codes of the tensor, in order: (lines, length) of some lines at a time."""
-        rows: list[Float32Array] = []
         self.sums = Sums()
+        for amax, band in self._bands():
+            codes, q = self._cast(band, amax)
+            self.sums.add(band, q)
+            yield codes
+
+    def grid(self) -> Float32Array:
+        """What codes are multiplied with, before any second level.
+
+        Returns:
+            float32 (block lines of all matrices, block columns); (lines, 1) of a recipe with one scale a line,
+            (matrices, 1) of one with one scale a tensor.
+        """
+        if isinstance(self.recipe, TensorRecipe):
+            assert self.amaxes is not None
+            return np.array([[scale_inv(self.recipe.scale(amax, self.fmt))] for amax in self.amaxes], np.float32)
+        return np.concatenate([self._scales(band, amax) for amax, band in self._bands()])
+
+    def tensor_scales(self) -> Float32Array:
+        """The second level of NVFP4: float32 (matrices,)."""
+        return np.array(self.amaxes, np.float32) / _NVFP4_RANGE
+
+    def _bands(self) -> Iterator[tuple[float | None, Float32Array]]:
         multiple = self.tile.lines if self.tile else 1
         for matrix in range(matrices_of(self.stored)):
             amax = None if self.amaxes is None else self.amaxes[matrix]
             for band in bands_of(self.store, self.stored, matrix, multiple=multiple):
-                codes, q, scales = self._cast(band, amax)
-                self.sums.add(band, q)
-                rows.append(scales)
-                yield codes
-        self.grid = np.concatenate(rows) if self.tile else self._tensor_grid()
-        if isinstance(self.recipe, NVFP4):
-            self.tensor_scales = np.array(self.amaxes, np.float32) / _NVFP4_RANGE
+                yield amax, band
 
-    def _cast(self, band: Float32Array, amax: float | None) -> tuple[Uint8Array, Float32Array, Float32Array]:
-        """Codes, dequantised values, and rows of the grid."""
-        recipe = self.recipe
-        if isinstance(recipe, TensorRecipe):
-            assert amax is not None
-            scale = recipe.scale(amax, self.fmt)
-            with np.errstate(all="ignore"):  # infinities and NaN are data
-                codes = encode(band * scale, self.fmt)
-                return codes, decode(codes, self.fmt) * scale_inv(scale), _NO_ROWS
-        done = quantize_blocks(band, recipe, "w", self.fmt, amax)
-        if not isinstance(recipe, NVFP4):
-            return done.codes, done.values, done.factors.decode
+    def _cast(self, band: Float32Array, amax: float | None) -> tuple[Uint8Array, Float32Array]:
+        """Codes, and the values that they stand for."""
+        if isinstance(self.recipe, BlockRecipe):
+            done = quantize_blocks(band, self.recipe, "w", self.fmt, amax)
+            return done.codes, done.values
         assert amax is not None
-        amaxes = block_amax(band, recipe.tile("w"), nan_spreads=recipe.nan_spreads)
-        return done.codes, done.values, recipe.block_scales(amaxes, amax)
+        scale = self.recipe.scale(amax, self.fmt)
+        with np.errstate(all="ignore"):  # infinities and NaN are data
+            codes = encode(band * scale, self.fmt)
+            return codes, decode(codes, self.fmt) * scale_inv(scale)
 
-    def _tensor_grid(self) -> Float32Array:
-        assert isinstance(self.recipe, TensorRecipe) and self.amaxes is not None
-        return np.array([[scale_inv(self.recipe.scale(amax, self.fmt))] for amax in self.amaxes], np.float32)
-
-
-_NO_ROWS = np.zeros((0, 1), np.float32)
+    def _scales(self, band: Float32Array, amax: float | None) -> Float32Array:
+        assert isinstance(self.recipe, BlockRecipe)
+        amaxes = block_amax(band, self.recipe.tile("w"), nan_spreads=self.recipe.nan_spreads)
+        if isinstance(self.recipe, NVFP4):
+            assert amax is not None
+            return self.recipe.block_scales(amaxes, amax)
+        return self.recipe.factors(amaxes, 0.0, self.fmt).decode  # blocks alone decide
 
 
 def matrices_of(stored: Stored) -> int:

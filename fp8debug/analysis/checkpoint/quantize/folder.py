@@ -6,21 +6,17 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fp8debug.analysis.checkpoint.quantize.configs import Description
-from fp8debug.analysis.checkpoint.quantize.writing import Entry, write_file
 from fp8debug.analysis.checkpoint.store import Store
+from fp8debug.analysis.checkpoint.store.writing import SHARD_BYTES, WrittenTensor, write_safetensors, write_sharded
 from fp8debug.errors import Fp8DebugError, UsageError
 
-Group = tuple[Entry, ...]
-"""Tensors that go into one file: codes and their scales."""
-
 _ENDING = ".safetensors"
-_INDEX = "model.safetensors.index.json"
 _LARGEST_COMPANION = 64 << 20
 _COMPANIONS = (".json", ".txt", ".model", ".jinja")
 """Endings of files that a model needs beside its weights: tokenizers, generation settings."""
@@ -57,40 +53,28 @@ class Folder:
         return cls(path, target.name if is_file else f"model{_ENDING}", is_file)
 
     def write(
-        self, groups: Sequence[Group], store: Store, described: Description, shard_bytes: int | None
+        self, tensors: Sequence[WrittenTensor], store: Store, described: Description, shard_bytes: int | None
     ) -> tuple[str, ...]:
         """Write files of tensors, configurations, and what else the model needs; names relative to the folder.
 
         Raises:
             Fp8DebugError: the system refuses.
         """
+        metadata = {"format": "pt", **(described.metadata or {})}
         try:
             with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=f".{self.path.name}.") as made:
                 unfinished = Path(made)
-                self._write_tensors(unfinished, groups, store, described, shard_bytes)
-                self._write_configs(unfinished, store, described)
-                if not self.is_file:
+                if self.is_file:
+                    write_safetensors(unfinished / self.file, tensors, metadata)
+                else:
+                    write_sharded(unfinished, tensors, shard_bytes or SHARD_BYTES, metadata)
                     _copy_companions(_folder_of(store.path), unfinished)
+                self._write_configs(unfinished, store, described)
                 return self._finish(unfinished)
         except OSError as error:
             raise Fp8DebugError(
                 f"cannot write {self.path}: {error.strerror or error}; make room, or give another OUT"
             ) from error
-
-    def _write_tensors(
-        self, into: Path, groups: Sequence[Group], store: Store, described: Description, shard_bytes: int | None
-    ) -> None:
-        metadata = {"format": "pt", **(described.metadata or {})}
-        shards = list(_shards(groups, shard_bytes))
-        names = [self.file] if len(shards) == 1 else _shard_names(self.file, len(shards))
-        for name, shard in zip(names, shards, strict=True):
-            write_file(into / name, shard, metadata)
-        if len(shards) > 1:
-            index = {
-                "metadata": {"total_size": sum(entry.n_bytes for shard in shards for entry in shard)},
-                "weight_map": {entry.name: name for name, shard in zip(names, shards, strict=True) for entry in shard},
-            }
-            _write_json(into / f"{self.file}.index.json", index)
 
     def _write_configs(self, into: Path, store: Store, described: Description) -> None:
         config = dict(store.configs.get("config.json", {}))
@@ -118,25 +102,6 @@ class Folder:
 
 def _folder_of(path: Path) -> Path:
     return path if path.is_dir() else path.parent
-
-
-def _shards(groups: Sequence[Group], shard_bytes: int | None) -> Iterator[list[Entry]]:
-    """Files filled in order, no group cut."""
-    shard: list[Entry] = []
-    size = 0
-    for group in groups:
-        n_bytes = sum(entry.n_bytes for entry in group)
-        if shard and shard_bytes is not None and size + n_bytes > shard_bytes:
-            yield shard
-            shard, size = [], 0
-        shard += group
-        size += n_bytes
-    yield shard
-
-
-def _shard_names(file: str, n: int) -> list[str]:
-    stem = file.removesuffix(_ENDING)
-    return [f"{stem}-{i:05}-of-{n:05}{_ENDING}" for i in range(1, n + 1)]
 
 
 def _copy_companions(source: Path, into: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from fp8debug.analysis.checkpoint.quantize.configs import Made, describe
 from fp8debug.analysis.checkpoint.quantize.folder import Folder
 from fp8debug.analysis.checkpoint.quantize.forms import Form, element_format, form_for
 from fp8debug.analysis.checkpoint.quantize.spelling import Spelled, Told
-from fp8debug.analysis.checkpoint.quantize.writing import Entry
-from fp8debug.analysis.checkpoint.quantize.written import Written, WrittenTensor
+from fp8debug.analysis.checkpoint.quantize.written import QuantisedTensor, Written
 from fp8debug.analysis.checkpoint.store import Store, open_store
+from fp8debug.analysis.checkpoint.store.writing import WrittenTensor
 from fp8debug.errors import UsageError
 from fp8debug.formats import Format
 from fp8debug.recipes import NVFP4, BlockRecipe, MXRecipe, Recipe, TensorRecipe, parse_recipe
@@ -49,7 +49,7 @@ def quantize_checkpoint(
         dialect: the convention to write it in; None: the usual one of the recipe.
         include: regex of module names; these alone are quantised, whatever kind of layer they are.
         exclude: regex of modules that are kept.
-        shard_bytes: most bytes of a file, but for a tensor that is larger by itself; None: one file.
+        shard_bytes: most bytes of a file of a folder; a larger tensor has one of its own; None: 5 GB.
         extra: further tensors to write, such as scales of inputs.
         force: replace an earlier checkpoint.
         told: progress.
@@ -68,8 +68,8 @@ def quantize_checkpoint(
         chosen, kept = choose(store, include=include, exclude=exclude, multiples=multiples_of(recipe, form))
         spelled = {one.stored.name: Spelled(_cast(store, one, recipe, fmt, told), form) for one in chosen}
         made = Made(form, recipe, fmt, chosen, _ignored(store, kept))
-        groups = [*_groups(store, spelled, told), *_extra_groups(extra or {})]
-        files = folder.write(groups, store, describe(made), shard_bytes)
+        tensors = [*_tensors(store, spelled, told), *_extra_tensors(extra or {})]
+        files = folder.write(tensors, store, describe(made), shard_bytes)
         return Written(
             path=str(target),
             source=str(source),
@@ -79,7 +79,7 @@ def quantize_checkpoint(
             quantised=tuple(map(_written, spelled.values())),
             kept=kept,
             files=files,
-            n_bytes=sum(entry.n_bytes for group in groups for entry in group),
+            n_bytes=sum(tensor.n_bytes for tensor in tensors),
             n_source_bytes=store.n_bytes,
         )
 
@@ -120,27 +120,29 @@ def _ignored(store: Store, kept: Sequence[Kept]) -> tuple[str, ...]:
     return tuple(one.name.removesuffix(".weight") for one in matrices)
 
 
-def _groups(store: Store, spelled: Mapping[str, Spelled], told: Told) -> list[tuple[Entry, ...]]:
-    """What each tensor becomes, in the order of the source; a group goes into one file."""
-    return [spelled[name].entries(told) if name in spelled else (_copied(store, name),) for name in store.tensors]
+def _tensors(store: Store, spelled: Mapping[str, Spelled], told: Told) -> Iterator[WrittenTensor]:
+    """What each tensor becomes, in the order of the source."""
+    for name, stored in store.tensors.items():
+        if name in spelled:
+            yield from spelled[name].tensors(told)
+        else:
+            yield WrittenTensor(name, stored.dtype, stored.shape, partial(store.chunks, name))
 
 
-def _copied(store: Store, name: str) -> Entry:
-    stored = store.tensors[name]
-    return Entry(name, stored.dtype, stored.shape, partial(store.chunks, name))
-
-
-def _extra_groups(extra: Extra) -> Iterable[tuple[Entry, ...]]:
+def _extra_tensors(extra: Extra) -> Iterator[WrittenTensor]:
     for name, (dtype, array) in extra.items():
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        yield (Entry(name, dtype, np.shape(array), lambda data=data: [data]),)  # type: ignore[misc]
+        yield WrittenTensor(name, dtype, np.shape(array), partial(_one, array))
 
 
-def _written(spelled: Spelled) -> WrittenTensor:
+def _one(array: npt.NDArray[Any]) -> Sequence[npt.NDArray[Any]]:
+    return (array,)
+
+
+def _written(spelled: Spelled) -> QuantisedTensor:
     cast = spelled.cast
-    return WrittenTensor(
+    return QuantisedTensor(
         name=cast.stored.name,
-        tensors=tuple(entry.name for entry in spelled.entries()),
+        tensors=tuple(tensor.name for tensor in spelled.tensors()),
         shape=cast.stored.shape,
         sqnr_db=cast.sums.sqnr_db,
         n_nonfinite=cast.sums.n_nonfinite,

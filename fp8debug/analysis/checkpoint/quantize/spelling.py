@@ -1,4 +1,4 @@
-"""A cast weight as the tensors that a dialect stores: codes, and scales that are known once the codes are made."""
+"""A cast weight as the tensors that a dialect stores: codes and scales, under its names and in its shapes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from fp8debug.analysis.checkpoint.quantize.casting import WeightCast
 from fp8debug.analysis.checkpoint.quantize.forms import Form, ScaleForm
-from fp8debug.analysis.checkpoint.quantize.writing import Entry
+from fp8debug.analysis.checkpoint.store.writing import WrittenTensor
 from fp8debug.formats import E4M3, Float32Array, Uint8Array, encode, encode_e8m0
 from fp8debug.recipes import Tile
 
@@ -36,8 +36,8 @@ class Spelled:
     cast: WeightCast
     form: Form
 
-    def entries(self, told: Told = lambda words: None) -> tuple[Entry, ...]:
-        """Codes first: the scales are made with them."""
+    def tensors(self, told: Told = lambda words: None) -> tuple[WrittenTensor, ...]:
+        """Codes and scales."""
         levels = [self.form.scale, self.form.tensor_scale]
         return (self._codes(told), *(self._scale(level) for level in levels if level is not None))
 
@@ -46,12 +46,12 @@ class Spelled:
         layer, dot, param = self.cast.stored.name.rpartition(".")
         return f"{layer}{dot}{tail.replace('{param}', param)}"
 
-    def _codes(self, told: Told) -> Entry:
+    def _codes(self, told: Told) -> WrittenTensor:
         *stack, length = self.cast.stored.shape
         shape = (*stack, length // 2 if self._is_packed else length)
         if self.form.has_blocks_apart:
             shape = (*stack, shape[-1] // _BLOCK_BYTES, _BLOCK_BYTES)
-        return Entry(
+        return WrittenTensor(
             self.named(self.form.codes), _STORED_AS[self.cast.fmt.name], shape, partial(self._code_bytes, told)
         )
 
@@ -64,19 +64,14 @@ class Spelled:
         for codes in self.cast.codes():
             yield packed(codes) if self._is_packed else codes
 
-    def _scale(self, form: ScaleForm) -> Entry:
+    def _scale(self, form: ScaleForm) -> WrittenTensor:
         shape = scale_shape(form.shape, self.cast.stored.shape, self.cast.tile)
-        return Entry(self.named(form.tail), form.dtype, shape, lambda: [self._scale_bytes(form, shape)])
+        return WrittenTensor(self.named(form.tail), form.dtype, shape, lambda: [self._scale_bytes(form, shape)])
 
     def _scale_bytes(self, form: ScaleForm, shape: tuple[int, ...]) -> Uint8Array:
-        if form is self.form.tensor_scale:
-            assert self.cast.tensor_scales is not None
-            numbers = self.cast.tensor_scales
-        else:
-            numbers = self.cast.grid
-            tile = self.cast.tile
-            if tile is not None and tile.length is not None and numbers.size != prod(shape):
-                numbers = one_a_line(numbers, tile.lines, self.cast.stored.shape)
+        numbers = self.cast.tensor_scales() if form is self.form.tensor_scale else self.cast.grid()
+        if self.cast.tile is not None and form.shape == "grid" and numbers.size != prod(shape):
+            numbers = one_a_line(numbers, self.cast.tile.lines, self.cast.stored.shape)
         with np.errstate(all="ignore"):
             numbers = np.float32(1) / numbers if form.divides else numbers
         return scale_codes(np.ascontiguousarray(numbers, np.float32), form.dtype)

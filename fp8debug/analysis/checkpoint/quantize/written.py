@@ -8,7 +8,7 @@ from fp8debug.analysis.checkpoint.quantize.choosing import Kept
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenTensor:
+class QuantisedTensor:
     """One weight that was quantised."""
 
     name: str
@@ -33,7 +33,7 @@ class Written:
     """Its canonical text."""
     fmt: str
     """Format of the codes."""
-    quantised: tuple[WrittenTensor, ...]
+    quantised: tuple[QuantisedTensor, ...]
     kept: tuple[Kept, ...]
     files: tuple[str, ...]
     """All that were written, relative to `path` or, where that is a file, to its folder."""
@@ -42,7 +42,7 @@ class Written:
     n_source_bytes: int
 
     @property
-    def worst(self) -> WrittenTensor | None:
+    def worst(self) -> QuantisedTensor | None:
         """That of the lowest SQNR."""
         known = [one for one in self.quantised if one.sqnr_db is not None]
         return min(known, key=lambda one: one.sqnr_db or 0.0, default=None)
