@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fp8debug.analysis.checkpoint.records import Stored
-from fp8debug.errors import Fp8DebugError
+from fp8debug.errors import Fp8DebugError, escape, some
 from fp8debug.formats import Uint8Array
 
 CHUNK_BYTES = 4 << 20
@@ -123,5 +123,10 @@ def n_bytes_of(stored: Stored) -> int:
 
 
 def short(name: str) -> str:
-    """A name from a file, fit for a sentence: a strange one may be as long as the file."""
-    return name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}…"
+    """A name from a file, fit for a sentence: a strange one may move the cursor, or be as long as the file."""
+    return escape(name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}…")
+
+
+def listed(names: Sequence[str]) -> str:
+    """`2 tensors: a, b`, and some of the names where they are many."""
+    return f"{len(names):,} tensor{'s' if len(names) != 1 else ''}: {some([short(name) for name in names])}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeGuard
@@ -95,9 +96,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) == len(pairs):
         return made
-    seen: set[str] = set()
     repeating = Repeating(made)
-    repeating.repeated = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    repeating.repeated = next(name for name, n in Counter(name for name, _ in pairs).items() if n > 1)
     return repeating
 
 

@@ -16,7 +16,7 @@ from stat import S_ISREG
 from typing import Any
 
 from fp8debug.analysis.checkpoint.records import Stored
-from fp8debug.analysis.checkpoint.store.base import BITS, short
+from fp8debug.analysis.checkpoint.store.base import BITS, listed, short
 from fp8debug.analysis.checkpoint.store.documents import Repeating, is_text, json_kind, parse_strict
 from fp8debug.analysis.checkpoint.store.extents import Extent, check_extents
 from fp8debug.analysis.checkpoint.store.files import Stamp, stamp_of
@@ -121,11 +121,10 @@ def _checked(file: Path, shown: str, declared: dict[str, Any], begin: int, stamp
             tensors[name] = Stored(name, dtype, shape, shown)
             _check_size(file, tensors[name], last - first)
         else:
-            unknown.setdefault(dtype, []).append(short(name))
+            unknown.setdefault(dtype, []).append(name)
     check_extents(file, extents, stamp[0] - begin)
     problems += [
-        f"{shown}: dtype {short(dtype)} is not known, so {len(names):,} tensors of it are left out: {some(names)}"
-        for dtype, names in unknown.items()
+        f"{shown}: dtype {short(dtype)} is not known; left out: {listed(names)}" for dtype, names in unknown.items()
     ]
     starts = {extent.name: begin + extent.first for extent in extents if extent.name in tensors}
     return Header(tensors, starts, metadata, stamp, tuple(problems))
@@ -134,7 +133,7 @@ def _checked(file: Path, shown: str, declared: dict[str, Any], begin: int, stamp
 def _fields(file: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
     """dtype, shape, and first and last (exclusive) byte of one tensor."""
     if not is_text(name):
-        raise Fp8DebugError(f"{file} is damaged: a name in its header, {short(ascii(name))}, holds half a character")
+        raise Fp8DebugError(f"{file} is damaged: a name in its header, {short(name)}, holds half a character")
     place = f"{file} is damaged: tensor {short(name)}"
     if not isinstance(entry, dict):
         raise Fp8DebugError(f"{place} is declared as {json_kind(entry)}; expected an object")
@@ -198,5 +197,5 @@ def _texts(shown: str, metadata: Any) -> tuple[dict[str, str], list[str]]:
     texts = {key: text for key, text in metadata.items() if is_text(key) and is_text(text)}
     if len(texts) == len(metadata):
         return texts, []
-    odd = [short(ascii(key)) for key in metadata if key not in texts]
+    odd = [short(key) for key in metadata if key not in texts]
     return texts, [f"{shown}: {_METADATA} holds what is no text, and it is left out: {some(odd)}"]

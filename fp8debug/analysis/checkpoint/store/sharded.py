@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
-from fp8debug.analysis.checkpoint.store.base import short
+from fp8debug.analysis.checkpoint.store.base import listed, short
 from fp8debug.analysis.checkpoint.store.documents import Repeating, is_text, json_kind, parse_strict
 from fp8debug.analysis.checkpoint.store.header import LONGEST_HEADER
 from fp8debug.analysis.checkpoint.store.safetensors import SafetensorsStore
@@ -42,11 +42,12 @@ def open_sharded(
     folder = index_file.parent
     index = read_index(index_file)
     here = [name for name in index.files if is_file(folder / name)]
-    missing = [name for name in index.files if name not in set(here)]
+    missing = sorted(set(index.files) - set(here))
+    if not index.files:
+        raise Fp8DebugError(f"{index_file} names no file; expected the file of each tensor; fetch or write it again")
     if not here:
         raise Fp8DebugError(
-            f"none of the {len(missing):,} files that {index_file} names is there: {some(missing)}; fetch them, or "
-            f"give the folder that holds them"
+            f"no file that {index_file} names is there: {some(missing)}; fetch them, or give the folder that holds them"
         )
     store = SafetensorsStore(folder, [(folder / name, name) for name in here], configs, problems, index.file_of)
     store.problems += tuple(_differences(index_file.name, index, missing, store))
@@ -110,14 +111,14 @@ def read_index(file: Path) -> Index:
         if isinstance(name, str) and name in checked:
             continue
         if not stays_inside(name):
-            shown = short(ascii(name)) if isinstance(name, str) else json_kind(name)
+            shown = short(name) if isinstance(name, str) else json_kind(name)
             raise Fp8DebugError(
                 f"{file} names {shown} as a file; expected names of files in its folder, and nothing outside of it is "
                 f"read"
             )
         checked.add(name)
     if odd := next((name for name in places if not is_text(name)), None):
-        raise Fp8DebugError(f"{file} is damaged: a name in it, {short(ascii(odd))}, holds half a character")
+        raise Fp8DebugError(f"{file} is damaged: a name in it, {short(odd)}, holds half a character")
     return Index(places)
 
 
@@ -132,27 +133,22 @@ def stays_inside(name: object) -> TypeGuard[str]:
 def _differences(index_name: str, index: Index, missing: Sequence[str], store: SafetensorsStore) -> list[str]:
     """Sentences about what the index says and the files do not, and the reverse."""
     absent = set(missing)
-    lost: list[str] = []
-    lacking: list[str] = []
-    elsewhere = []
-    for name, file in index.file_of.items():
-        if name not in store.tensors:
-            (lost if file in absent else lacking).append(short(name))
-        elif store.tensors[name].file != file:
-            elsewhere.append(short(name))
-    extra = [short(name) for name in store.tensors if name not in index.file_of]
+    lost = [name for name, file in index.file_of.items() if file in absent and name not in store.tensors]
+    lacking = [name for name, file in index.file_of.items() if file not in absent and name not in store.tensors]
+    elsewhere = [name for name, stored in store.tensors.items() if stored.file != index.file_of.get(name, stored.file)]
+    extra = [name for name in store.tensors if name not in index.file_of]
     told = []
     if missing:
         told.append(
-            f"{len(missing):,} of {len(index.files):,} files are missing: {some(missing)}; so {len(lost):,} tensors "
-            f"that {index_name} places there are not read: {some(lost)}"
+            f"{len(missing):,} of {len(index.files):,} files missing: {some(missing)}; {index_name} places there, and "
+            f"not read: {listed(lost)}"
         )
     if lacking:
-        told.append(f"{len(lacking):,} tensors of {index_name} are not in the files it names: {some(lacking)}")
+        told.append(f"in {index_name} and not in the files that it names: {listed(lacking)}")
     if elsewhere:
-        told.append(f"{len(elsewhere):,} tensors are in another file than {index_name} says: {some(elsewhere)}")
+        told.append(f"in another file than {index_name} says: {listed(elsewhere)}")
     if extra:
-        told.append(f"{len(extra):,} tensors are in the files and not in {index_name}; read too: {some(extra)}")
+        told.append(f"in the files and not in {index_name}, read all the same: {listed(extra)}")
     return told
 
 
@@ -164,8 +160,8 @@ def _gaps(names: Sequence[str]) -> list[str]:
             before, number, total, after = match.groups()
             groups.setdefault((before, total, after), set()).add(int(number))
     return [
-        f"only {len(there):,} of {int(total):,} files {before}-…-of-{total}{after}.safetensors are there, and no index "
-        f"tells what is in the others"
+        f"{escape(before)}-…-of-{total}{escape(after)}.safetensors: {len(there):,} of {int(total):,} files are there, "
+        f"and no index tells what is in the others"
         for (before, total, after), there in groups.items()
         if len(there) < int(total)
     ]
