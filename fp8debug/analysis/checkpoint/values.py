@@ -52,7 +52,8 @@ def numbers(raw: Uint8Array, encoding: str) -> Float32Array:
     """
     encoding = _FORMAT_OF_DTYPE.get(encoding, encoding)
     if encoding in FORMATS:
-        return decode(raw, FORMATS[encoding])
+        table = decode(np.arange(256, dtype=np.uint8) & ((1 << FORMATS[encoding].bits) - 1), FORMATS[encoding])
+        return np.take(table, raw, mode="clip")  # twice as fast as looking for codes out of range
     if encoding == "BF16":
         bits = raw.view("<u2").astype(np.uint32)
         bits <<= 16
@@ -94,9 +95,25 @@ def grid_of(quantised: Quantised, scale: Scale, stored: Float32Array) -> Float32
         return factors.reshape(-1, 1)
     if scale.layout == "column":
         return factors.reshape(1, -1)
+    if scale.is_swizzled:
+        factors = unswizzled(factors, quantised, scale)
     if scale.is_transposed:
         factors = np.swapaxes(factors, -1, -2)
     return np.ascontiguousarray(factors).reshape(-1, factors.shape[-1])
+
+
+def unswizzled(stored: Float32Array, quantised: Quantised, scale: Scale) -> Float32Array:
+    """A grid in the order of tensor cores as (matrices, block lines, block columns), without its padding.
+
+    Of a tile of 128 x 4 numbers, the one of line r and column c is number 16 (r mod 32) + 4 (r div 32) + c; tiles
+    follow one another line of tiles by line of tiles (cuBLAS, "1D block scaling factors layout").
+    """
+    assert scale.block is not None
+    lines, length = -(-quantised.shape[-2] // scale.block[0]), -(-quantised.shape[-1] // scale.block[1])
+    down, across = -(-lines // 128), -(-length // 4)
+    tiles = stored.reshape(-1, down, across, 32, 4, 4)
+    grid = tiles.transpose(0, 1, 4, 3, 2, 5).reshape(-1, 128 * down, 4 * across)
+    return grid[:, :lines, :length]
 
 
 def line_blocks(quantised: Quantised, scale: Scale) -> npt.NDArray[np.intp] | None:
@@ -160,7 +177,7 @@ class Dequantiser:
     def codes(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, Float32Array]]:
         """Values of the codes, no scale applied: first line, float32 (lines, length)."""
         for first, raw in self._store.bands(self.quantised.name, lines=self.quantised.lines, chunk_bytes=chunk_bytes):
-            codes = unpacked(raw) if self.quantised.is_packed else raw
+            codes = unpacked(raw, self.quantised.is_high_first) if self.quantised.is_packed else raw
             yield first, decode(codes, FORMATS[self.quantised.fmt])
 
     def bands(self, chunk_bytes: int = CHUNK_BYTES // 4) -> Iterator[tuple[int, Float32Array]]:
@@ -184,7 +201,7 @@ class Dequantiser:
             here = slice(*np.searchsorted(lines, (first, first + len(raw))))
             if self.quantised.is_packed:
                 pairs = raw[lines[here] - first, columns[here] // 2]
-                codes[here] = np.where(columns[here] % 2, pairs >> 4, pairs & 15)
+                codes[here] = np.where(columns[here] % 2 != self.quantised.is_high_first, pairs >> 4, pairs & 15)
             else:
                 codes[here] = raw[lines[here] - first, columns[here]]
         return decode(codes, FORMATS[self.quantised.fmt]), self._factors_at(lines, columns)
@@ -202,11 +219,11 @@ class Dequantiser:
         return self._store.bands(self.quantised.name, lines=self.quantised.lines, chunk_bytes=chunk_bytes)
 
 
-def unpacked(raw: Uint8Array) -> Uint8Array:
-    """Codes of 4 bits: (lines, bytes) to (lines, 2 x bytes), the low half of a byte first."""
+def unpacked(raw: Uint8Array, is_high_first: bool = False) -> Uint8Array:
+    """Codes of 4 bits: (lines, bytes) to (lines, 2 x bytes), the low half of a byte first, or the high half."""
     codes = np.empty((raw.shape[0], raw.shape[1], 2), np.uint8)
-    np.bitwise_and(raw, 15, out=codes[:, :, 0])
-    np.right_shift(raw, 4, out=codes[:, :, 1])
+    np.bitwise_and(raw, 15, out=codes[:, :, int(is_high_first)])
+    np.right_shift(raw, 4, out=codes[:, :, 1 - int(is_high_first)])
     return codes.reshape(raw.shape[0], -1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-WHOLE_BYTES = 1 << 17
+WHOLE_BYTES = 1 << 16
 """A tensor of so many bytes is sampled whole."""
 SPARSEST = 64
 """Of a large tensor one byte in so many: of 16 M codes 262,144, whose rms is right to half a percent."""
