@@ -6,7 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fp8debug.analysis.checkpoint.convention.configuration import Stated
-from fp8debug.analysis.checkpoint.convention.fitting import KNOWN_BLOCKS, Fit, fit_blocks, fit_simple, grid_shape
+from fp8debug.analysis.checkpoint.convention.fitting import (
+    KNOWN_BLOCKS,
+    Fit,
+    fit_blocks,
+    fit_simple,
+    grid_shape,
+    spaced,
+)
 from fp8debug.analysis.checkpoint.dialects import Dialect, ScaleSpelling
 from fp8debug.analysis.checkpoint.dialects.dialect import Pair
 from fp8debug.analysis.checkpoint.records import Assumption, Misfit, Scale, Stored
@@ -76,8 +83,10 @@ class Applier:
                 "be E8M0, and so would those of a configuration that says ue8m0.",
             )  # fmt: skip
         self._tell(one, fit)
+        grid = grid_shape(one.shape, fit.block) if fit.block is not None else ()
+        shape = grid if one.scale.shape == spaced(grid) else one.scale.shape
         return Scale(
-            one.scale.name, one.spelling.kind, _ENCODINGS.get(one.scale.dtype, one.scale.dtype), one.scale.shape,
+            one.scale.name, one.spelling.kind, _ENCODINGS.get(one.scale.dtype, one.scale.dtype), shape,
             one.spelling.divides, fit.layout, fit.block, fit.is_transposed, one.module,
         )  # fmt: skip
 

@@ -65,8 +65,13 @@ def grid_shape(shape: Shape, block: Pair) -> Shape:
 def fit_blocks(shape: Shape, scale: Shape, block: Pair) -> Fit | None:
     """One number for each block of that size, the grid stored as it lies or columns first."""
     expected = grid_shape(shape, block)
-    if scale == expected:
+    if scale in (expected, spaced(expected)):
         return Fit("block", block)
     if len(expected) > 1 and scale == (*expected[:-2], expected[-1], expected[-2]):
         return Fit("block", block, is_transposed=True)
     return None
+
+
+def spaced(grid: Shape) -> Shape:
+    """(..., N/b, K/b) as ModelOpt writes it, an axis of one after each axis of blocks: (..., N/b, 1, K/b, 1)."""
+    return (*grid[:-2], *(n for size in grid[-2:] for n in (size, 1)))
