@@ -27,6 +27,8 @@ class Subject:
     """Who will read it; a name in consumers.toml."""
     valid_rows: int | None = None
     """Rows of 2-d tensors that hold something; None: all."""
+    ran: Mapping[str, str] | None = None
+    """dtype that each module had when it ran, by name; None: nobody has looked."""
 
 
 @dataclass(frozen=True, slots=True)
