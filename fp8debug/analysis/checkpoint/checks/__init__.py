@@ -5,6 +5,7 @@ from __future__ import annotations
 from fp8debug.analysis.checkpoint.checks.attention import kv_scale_one, kv_scale_shared
 from fp8debug.analysis.checkpoint.checks.columns import column_clipped
 from fp8debug.analysis.checkpoint.checks.completeness import completeness
+from fp8debug.analysis.checkpoint.checks.exclusions import exclusions
 from fp8debug.analysis.checkpoint.checks.fused import fused_scales_differ
 from fp8debug.analysis.checkpoint.checks.hit import Check
 from fp8debug.analysis.checkpoint.checks.numbering import numbering
@@ -13,12 +14,15 @@ from fp8debug.analysis.checkpoint.checks.products import scale_product_out_of_ra
 from fp8debug.analysis.checkpoint.checks.reciprocal import reciprocal_wrong
 from fp8debug.analysis.checkpoint.checks.shape import shape
 from fp8debug.analysis.checkpoint.checks.shared import scale_copied, scale_shared_by_parts
+from fp8debug.analysis.checkpoint.checks.unmatched import unmatched
 
 CHECKS: tuple[Check, ...] = (
     pairs,
     shape,
     completeness,
     numbering,
+    exclusions,
+    unmatched,
     reciprocal_wrong,
     scale_shared_by_parts,
     scale_copied,

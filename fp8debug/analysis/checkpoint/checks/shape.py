@@ -14,7 +14,7 @@ _SHARE_ALIKE = 0.75
 
 
 def shape(subject: Subject) -> Iterator[Hit]:
-    """Grids that do not fit, stand the other way round, have another block than is configured, or end in part of one."""
+    """Grids that do not fit, stand the other way round, are of another block than configured, or end in part of one."""
     yield from _misfits(subject)
     for one in subject.convention.quantised:
         for scale in one.scales:
@@ -24,21 +24,11 @@ def shape(subject: Subject) -> Iterator[Hit]:
 
 
 def _misfits(subject: Subject) -> Iterator[Hit]:
-    sizes = {one.name: one for one in subject.convention.quantised}
     for misfit in subject.convention.misfits:
-        one = sizes.get(misfit.tensor)
-        of = f" {list(one.shape)}" if one is not None else ""
         expected = " or ".join(str(list(fits)) for fits in misfit.expected)
-        told = f"; expected {expected}" if expected else ""
-        yield Hit(
-            "scale_misfit",
-            CheckPlace(
-                misfit.tensor,
-                f"{misfit.tensor}{of} with {misfit.scale} {list(misfit.shape)}{told}. {misfit.message}",
-                numbers={"scale": misfit.scale, "shape": str(list(misfit.shape)), "expected": expected or None},
-            ),
-            of=len(subject.convention.quantised),
-        )
+        numbers = {"scale": misfit.scale, "shape": str(list(misfit.shape)), "expected": expected or None}
+        place = CheckPlace(misfit.tensor, f"{misfit.tensor}: {misfit.message}", numbers=numbers)
+        yield Hit("scale_misfit", place, of=len(subject.convention.quantised))
 
 
 def _block(subject: Subject, one: Quantised, scale: Scale) -> Iterator[Hit]:
@@ -52,7 +42,7 @@ def _block(subject: Subject, one: Quantised, scale: Scale) -> Iterator[Hit]:
             "grid_transposed",
             CheckPlace(
                 one.name,
-                f"{scale.name} is stored as {list(scale.shape)}, columns first: blocks of {words} of {lines} x {length} "
+                f"{scale.name} {list(scale.shape)} is stored columns first: blocks of {words} of {lines} x {length} "
                 f"give {list(wanted)}.",
             ),
             of=len(subject.convention.quantised),

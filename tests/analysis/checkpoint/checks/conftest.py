@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fp8debug.analysis.checkpoint.checks.hit import Subject
+from fp8debug.analysis.checkpoint.convention import read_convention
 from fp8debug.analysis.checkpoint.facts import Facts
 from fp8debug.analysis.checkpoint.records import Convention, Quantised, Scale, Stored
 from fp8debug.analysis.checkpoint.store import Store, n_bytes_of
@@ -62,6 +63,24 @@ def subject_of() -> SubjectOf:
         store = HeaderStore(headers, configs or {}, contents or {})
         convention = _read(headers, block, dialect, more)
         return Subject(store, convention, facts or Facts({}, {}, {}), tp, consumer)
+
+    return make
+
+
+@pytest.fixture
+def read_subject() -> SubjectOf:
+    """`read_subject(headers, configs={"config.json": {...}}, tp=(8,))`: read as any checkpoint is."""
+
+    def make(
+        headers: Headers,
+        *,
+        configs: Mapping[str, Any] | None = None,
+        contents: Mapping[str, np.ndarray] | None = None,
+        dialect: str | None = None,
+        **more: Any,
+    ) -> Subject:
+        store = HeaderStore(headers, configs or {}, contents or {})
+        return Subject(store, read_convention(store, dialect), Facts({}, {}, {}), **more)
 
     return make
 

@@ -1,0 +1,94 @@
+"""Lists of layers in configurations, matched against modules the ways that readers do it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fnmatch import translate
+from typing import Literal
+
+How = Literal["whole", "part"]
+"""whole: the pattern names the module, or something that holds it | part: it ends within a word of it
+(`mlp.gate` in `mlp.gate_up_proj`), so that readers that compare texts take it for a match, and others do not."""
+
+_EXACT = frozenset({"compressed-tensors"})
+"""Dialects whose names are compared as a whole: vllm, compressed_tensors/utils.py `should_ignore_layer`; all others
+take a name for all that is below it: transformers 5, quantizers_utils.py `should_convert_module`."""
+_WILDCARDS = frozenset({"modelopt"})
+"""Dialects whose entries are those of fnmatch and no regular expressions: vllm, modelopt.py `is_layer_excluded`."""
+_CLASS = re.compile(r"[A-Z][A-Za-z0-9]*")
+_IS_REGEX = re.compile(r"[\^$()|+\\{}]|\.\*")
+
+
+class Pattern:
+    """One entry of a list.
+
+    Attributes:
+        text: as it is written.
+        is_name: whether it is a name, with no wildcard in it.
+        is_class: whether it is the name of a class of layers (`Linear`): what that is no file tells.
+        is_broken: whether it is a regular expression that does not compile.
+    """
+
+    def __init__(self, text: str, dialect: str | None) -> None:
+        self.text = text
+        self.is_class = _CLASS.fullmatch(text) is not None
+        self.is_broken = False
+        self._is_exact = dialect in _EXACT
+        self._regex: re.Pattern[str] | None = None
+        self._before_star = ""
+        takes_regex = not self._is_exact and dialect not in _WILDCARDS
+        if text.startswith("re:") or (takes_regex and _IS_REGEX.search(text)):
+            try:
+                self._regex = re.compile(text.removeprefix("re:"))
+            except re.error:
+                self.is_broken = True
+        elif any(sign in text for sign in "*?[") and not self._is_exact:
+            self._regex = re.compile(translate(text))
+            self._before_star = text[:-1] if text.endswith("*") and not set("*?[") & set(text[:-1]) else ""
+        self.is_name = self._regex is None and not self.is_class and not self.is_broken
+
+    def how(self, module: str) -> How | None:
+        """Whether it matches a module."""
+        if self._regex is not None:
+            found = self._regex.match(module)
+            end = len(self._before_star) if self._before_star else found.end() if found else 0
+            return None if found is None else "whole" if _is_border(module, end) else "part"
+        if not self.is_name:
+            return None
+        if self._is_exact:
+            return "whole" if module == self.text else None
+        return "whole" if self.names(module) else "part" if self.text in module else None
+
+    def names(self, module: str) -> bool:
+        """Whether its words stand in the name of a module, one after another."""
+        return f".{self.text}." in f".{module}."
+
+
+def _is_border(module: str, end: int) -> bool:
+    return end == len(module) or module[end] == "." or (end > 0 and module[end - 1] == ".")
+
+
+class PatternList:
+    """Entries of a list, ready for many modules: names are looked up, all else is tried."""
+
+    def __init__(self, texts: Iterable[str], dialect: str | None) -> None:
+        self.all = tuple(Pattern(text, dialect) for text in dict.fromkeys(texts))
+        self._names = {one.text: one for one in self.all if one.is_name}
+        self._others = tuple(one for one in self.all if not one.is_name)
+        lengths = {text.count(".") + 1 for text in self._names}
+        self._lengths = () if dialect in _EXACT else tuple(sorted(lengths))
+
+    def __bool__(self) -> bool:
+        return bool(self.all)
+
+    def whole(self, module: str) -> Pattern | None:
+        """The first entry that matches the module as a whole."""
+        if (exact := self._names.get(module)) is not None:
+            return exact
+        words = module.split(".")
+        for length in self._lengths:
+            for first in range(len(words) - length + 1):
+                if (named := self._names.get(".".join(words[first : first + length]))) is not None:
+                    return named
+        return next((one for one in self._others if one.how(module) == "whole"), None)
