@@ -2,77 +2,104 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
+from fp8debug.analysis.checkpoint.convention import read_convention
+from fp8debug.analysis.checkpoint.records import Convention
+from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor, Comparison, Hypothesis
+from fp8debug.analysis.checkpoint.reference.hits import hits_of
+from fp8debug.analysis.checkpoint.reference.judging import judge
+from fp8debug.analysis.checkpoint.reference.matching import Match, Matching, match, pair_of, tensors_of
+from fp8debug.analysis.checkpoint.reference.notes import notes_of
+from fp8debug.analysis.checkpoint.reference.pair import Pair
+from fp8debug.analysis.checkpoint.store import Store, open_store
+from fp8debug.errors import Fp8DebugError
+
+__all__ = ["ComparedTensor", "Comparison", "Hypothesis", "compare_stores", "compare_with"]
+
+Told = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Hypothesis:
-    """One way in which a tensor may have been read or written wrongly."""
-
-    name: str
-    """inverted | transposed_grid | ceil_scale | floor_scale | fnuz | e8m0_as_integer | block_size | stale |
-    second_rounding | range_mismatch | ..."""
-    message: str
-    """A sentence: what would have happened."""
-    explains: float
-    """Share of the squared error that is gone when it is taken to be so, beyond what rounding leaves; 0 to 1."""
-    factor: float | None
-    """By how much values are too large under it, where that is one number."""
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedTensor:
-    """One tensor against the same of the reference; x: reference, q: this checkpoint."""
-
-    name: str
-    reference_name: str
-    verdict: str
-    """faithful: as rounding alone leaves it | identical: the same values | recoded: the same values in another
-    encoding | requantised: faithful to a second rounding | different"""
-    n: int
-    n_nonfinite: int
-    gain: float | None
-    sqnr_db: float | None
-    rel_l2: float | None
-    cosine: float | None
-    healthy_sqnr_db: float | None
-    """What right scales give with these formats."""
-    block: tuple[int, int] | None
-    """Lines x columns of the blocks below; None: per line, or the tensor alone."""
-    block_gain_min: float | None
-    block_gain_median: float | None
-    block_gain_max: float | None
-    worst_block: tuple[int, int] | None
-    """Row and column of the block with the lowest SQNR."""
-    worst_block_sqnr_db: float | None
-    n_blocks: int
-    hypotheses: tuple[Hypothesis, ...]
-    """Best first; empty where nothing is to be explained."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """All tensors that both have."""
-
-    reference: str
-    kind: str
-    """reference | run"""
-    tensors: tuple[ComparedTensor, ...]
-    missing: tuple[str, ...]
-    """Names of this checkpoint that the reference does not have."""
-    extra: tuple[str, ...]
-    """Names that only the reference has."""
-    notes: tuple[str, ...] = ()
-    """Sentences: how names were matched, the rounding mode of the writer, what is the same in all layers."""
-
-
-def compare_with(subject: Subject, reference: str | Path) -> tuple[Comparison, list[Hit]]:
+def compare_with(
+    subject: Subject, reference: str | Path, told: Told = lambda words: None
+) -> tuple[Comparison, list[Hit]]:
     """Hold a checkpoint against another one.
+
+    Args:
+        subject: the checkpoint.
+        reference: path of the other one, in high precision or quantised in any dialect.
+        told: progress.
 
     Raises:
         Fp8DebugError: the reference cannot be read, or has nothing in common.
+        UsageError: the reference can be read in several ways.
     """
-    raise NotImplementedError
+    with open_store(reference) as store:
+        convention = read_convention(store)
+        matching, tensors = compare_stores(
+            (subject.store, subject.convention), (store, convention), told, needs_causes=True
+        )
+        comparison = Comparison(
+            reference=str(reference),
+            kind="reference",
+            tensors=tensors,
+            missing=matching.missing,
+            extra=matching.extra,
+            notes=notes_of(matching, tensors, str(reference)),
+        )
+        return comparison, hits_of(subject, matching, comparison)
+
+
+def compare_stores(
+    ours: tuple[Store, Convention], theirs: tuple[Store, Convention], told: Told, *, needs_causes: bool
+) -> tuple[Matching, tuple[ComparedTensor, ...]]:
+    """Match two open checkpoints and judge each tensor that both have.
+
+    Args:
+        ours, theirs: files and how they are read; theirs is the reference.
+        told: progress.
+        needs_causes: look for what explains a difference.
+
+    Raises:
+        Fp8DebugError: they have nothing in common.
+    """
+    our_tensors, their_tensors = tensors_of(ours[1], ours[0]), tensors_of(theirs[1], theirs[0])
+    matching = match(our_tensors, their_tensors)
+    if not matching.matches and not matching.misshapen:
+        raise Fp8DebugError(_nothing_in_common(ours[0], theirs[0], our_tensors, their_tensors))
+    compared = []
+    for index, found in enumerate(matching.matches):
+        told(f"comparing {index + 1:,} of {len(matching.matches):,}: {found.tensor.name}")
+        compared.append(_compare(found, ours[0], theirs[0], needs_causes=needs_causes))
+    return matching, tuple(compared)
+
+
+def _compare(found: Match, store: Store, reference_store: Store, *, needs_causes: bool) -> ComparedTensor:
+    pair = pair_of(found, store, reference_store)
+    tensor = judge(pair, found.reference_name)
+    if tensor.verdict == "different" and needs_causes:
+        return replace(tensor, hypotheses=_explained(pair))
+    return tensor
+
+
+def _explained(pair: Pair) -> tuple[Hypothesis, ...]:
+    from fp8debug.analysis.checkpoint.reference.hypotheses import explain  # it makes records of this module
+
+    return explain(pair)
+
+
+def _nothing_in_common(
+    ours: Store, theirs: Store, our_tensors: Iterable[object], their_tensors: Iterable[object]
+) -> str:
+    return (
+        f"{theirs.path} has no tensor in common with {ours.path}: it holds {_first_names(their_tensors)}; the "
+        f"checkpoint holds {_first_names(our_tensors)}. Give the reference of the same model"
+    )
+
+
+def _first_names(tensors: Iterable[object]) -> str:
+    names = [str(getattr(tensor, "name", "")) for tensor in tensors]
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") if names else "no tensors of numbers"

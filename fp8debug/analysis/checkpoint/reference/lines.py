@@ -32,10 +32,17 @@ class Lines(ABC):
 
 
 class PlainLines(Lines):
-    """A tensor in high precision."""
+    """A tensor in high precision.
 
-    def __init__(self, store: Store, stored: Stored) -> None:
-        self.lines, self.length = stored.lines, stored.length
+    Args:
+        store: where it lies.
+        stored: the tensor.
+        length: elements of a line; None: of its last axis.
+    """
+
+    def __init__(self, store: Store, stored: Stored, length: int | None = None) -> None:
+        self.length = stored.length if length is None else length
+        self.lines = stored.n // self.length if self.length else stored.lines
         self._store, self._stored = store, stored
         self._line_bytes = n_bytes_of(stored) // max(1, self.lines)
 
@@ -83,7 +90,8 @@ class QuantisedLines(Lines):
         """Values of the codes, no scale applied."""
         raw = self._store.read(self._quantised.name, first * self._line_bytes, last * self._line_bytes)
         raw = raw.reshape(last - first, self._line_bytes)
-        return decode(unpacked(raw) if self._quantised.is_packed else raw, FORMATS[self._quantised.fmt])
+        codes = unpacked(raw, self._quantised.is_high_first) if self._quantised.is_packed else raw
+        return decode(codes, FORMATS[self._quantised.fmt])
 
     def factors(self, first: int, last: int) -> Float32Array:
         """What these are multiplied with, broadcastable to (last - first, length)."""

@@ -16,8 +16,8 @@ from fp8debug.formats import BoolArray, Float32Array
 from fp8debug.metrics import Float64Array
 
 Rows = npt.NDArray[np.intp]
-BAND_ELEMENTS = 1 << 19
-"""Elements of a tensor that are held at a time: 4 MB in float64."""
+BAND_ELEMENTS = 1 << 18
+"""Elements of a tensor that are held at a time: 2 MB in float64."""
 MOST_BLOCKS = 1_000_000
 """Sums of more blocks are not kept: rows of blocks are taken together."""
 MOST_CODE_BLOCKS = 2_000_000
@@ -116,6 +116,15 @@ class Pair:
             self._code_sums[block] = self._sum_codes(block or self.block)
         return self._code_sums[block]
 
+    @property
+    def keeps_all_blocks(self) -> bool:
+        """Whether `sums` are of the very blocks of the scale, not of several rows of them together."""
+        return len(_starts(self._block_rows)) * -(-self.length // self.block[1]) <= MOST_BLOCKS
+
+    def block_factors(self) -> Float64Array:
+        """The stored factor of each block of `sums`, where these are of single blocks."""
+        return self._factors_at(_starts(self._block_rows), self.block[1], lines_of(self.store, self.tensor))
+
     def code_factors(
         self,
         sums: CodeSums,
@@ -126,19 +135,26 @@ class Pair:
 
         Blocks have to have one factor each: that of the first line and column is taken.
         """
-        ours = lines_of(self.store, quantised or self.tensor, grids)
+        return self._factors_at(sums.lines, sums.width, lines_of(self.store, quantised or self.tensor, grids))
+
+    def _factors_at(self, lines: Rows, width: int, ours: QuantisedLines | PlainLines) -> Float64Array:
+        factors = np.ones((len(lines), -(-self.length // width)))
         if not isinstance(ours, QuantisedLines):
-            return np.ones(sums.n.shape)
-        factors = np.empty(sums.n.shape)
+            return factors
         done = 0
-        while done < len(sums.lines):
-            first = int(sums.lines[done])
-            stop = int(np.searchsorted(sums.lines, first + self._step))
-            last = int(sums.lines[stop - 1]) + 1
+        while done < len(lines):
+            first = int(lines[done])
+            stop = int(np.searchsorted(lines, first + self._step))
+            last = int(lines[stop - 1]) + 1
             band = np.broadcast_to(ours.factors(first, last), (last - first, self.length))
-            factors[done:stop] = band[sums.lines[done:stop] - first, :: sums.width]
+            factors[done:stop] = band[lines[done:stop] - first, ::width]
             done = stop
         return factors
+
+    @property
+    def _block_rows(self) -> Rows:
+        """For each line its row of blocks."""
+        return _rows_of(self.lines, max(1, self._matrix_lines), self.block[0])
 
     @property
     def _matrix_lines(self) -> int:
@@ -155,8 +171,7 @@ class Pair:
 
     def _grid(self, most: int) -> tuple[Rows, int]:
         """For each line its row of blocks, and the columns of a block."""
-        block_lines, width = self.block
-        rows = _rows_of(self.lines, max(1, self._matrix_lines), block_lines)
+        rows, width = self._block_rows, self.block[1]
         blocks = (int(rows[-1]) + 1 if len(rows) else 0) * -(-self.length // width)
         return rows // max(1, -(-blocks // most)), width
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,14 @@ SCALE = Scale("w_scale_inv", "weight", "F32", GRID.shape, False, "block", (16, 1
 
 
 @pytest.fixture
-def stack(written: Written, monkeypatch: pytest.MonkeyPatch) -> Pair:
+def stack(written: Written, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     """Three stacked matrices whose blocks are cut by their ends, read in bands that cut blocks too."""
     monkeypatch.setattr(pairs, "BAND_ELEMENTS", 7 * 70)
-    store = open_store(written({"w": ("F8_E4M3", CODES), "w_scale_inv": ("F32", GRID)}))
-    reference = open_store(written({"w": ("F32", X)}, folder="reference"))
-    tensor = Quantised("w", "w", "E4M3", CODES.shape, (SCALE,))
-    stored = reference.tensors["w"]
-    return Pair(store, tensor, reference, stored, PlainLines(reference, stored))
+    path = written({"w": ("F8_E4M3", CODES), "w_scale_inv": ("F32", GRID)})
+    with open_store(path) as store, open_store(written({"w": ("F32", X)}, folder="reference")) as reference:
+        stored = reference.tensors["w"]
+        tensor = Quantised("w", "w", "E4M3", CODES.shape, (SCALE,))
+        yield Pair(store, tensor, reference, stored, PlainLines(reference, stored))
 
 
 def by_blocks(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

@@ -1,0 +1,152 @@
+"""What of a comparison is a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
+from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised
+from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor, Comparison
+from fp8debug.analysis.checkpoint.reference.matching import Matching
+from fp8debug.analysis.checkpoint.reference.notes import is_turned_code, is_turned_stack
+
+_UNIFORM = 0.9
+"""Share of the quantised tensors that have to carry a second rounding for it to be a change of format."""
+_SAME_DB = 0.1
+"""Between what is there and what one rounding of the reference gives on a sample."""
+
+
+def hits_of(subject: Subject, matching: Matching, comparison: Comparison) -> list[Hit]:
+    """All of them."""
+    quantised = {one.name: one for one in subject.convention.quantised}
+    return [
+        *_different(comparison, quantised),
+        *_requantised(comparison, quantised),
+        *_shapes(matching, comparison),
+    ]
+
+
+def _different(comparison: Comparison, quantised: dict[str, Quantised]) -> Iterator[Hit]:
+    for tensor in comparison.tensors:
+        if tensor.verdict != "different":
+            continue
+        fmt = quantised[tensor.name].fmt if tensor.name in quantised else None
+        place = CheckPlace(tensor.name, sentence(tensor, fmt), factor_of(tensor), numbers_of(tensor))
+        worse = (tensor.healthy_sqnr_db or 0.0) - (tensor.sqnr_db or 0.0)
+        yield Hit("values_differ", place, of=len(comparison.tensors), weight=worse)
+
+
+def sentence(tensor: ComparedTensor, fmt: str | None) -> str:
+    """What is known of a tensor that differs: its gain, how far it is from what rounding leaves, and the best cause."""
+    parts = []
+    if tensor.gain is None:
+        parts.append("the reference is all zero, this tensor is not" if tensor.n else "no value is finite in both")
+    else:
+        parts.append(f"gain {tensor.gain:.4g} (1 is right){_in_blocks(tensor)}")
+    if tensor.sqnr_db is not None:
+        keeps = (
+            "" if tensor.healthy_sqnr_db is None else f", where {_kept_by(fmt)} about {tensor.healthy_sqnr_db:.1f} dB"
+        )
+        parts.append(f"SQNR {tensor.sqnr_db:.1f} dB{keeps}")
+    if tensor.n_nonfinite:
+        parts.append(f"{tensor.n_nonfinite:,} values are not finite here or there")
+    text = f"{tensor.name}: {'; '.join(parts)}."
+    return f"{text} {tensor.hypotheses[0].message}" if tensor.hypotheses else text
+
+
+def _kept_by(fmt: str | None) -> str:
+    return "a copy keeps" if fmt is None else f"right {fmt} codes and scales keep"
+
+
+def _in_blocks(tensor: ComparedTensor) -> str:
+    low, high = tensor.block_gain_min, tensor.block_gain_max
+    if tensor.n_blocks < 2 or low is None or high is None or tensor.block is None:
+        return ""
+    rows, columns = tensor.block
+    what = "rows" if rows == 1 and tensor.n_blocks * columns >= tensor.n else f"blocks of {rows} x {columns}"
+    return f", {low:.3g} to {high:.3g} in its {what}"
+
+
+def factor_of(tensor: ComparedTensor) -> float | None:
+    """By how much the values are too large, where that is one number."""
+    if tensor.hypotheses and tensor.hypotheses[0].factor is not None:
+        return tensor.hypotheses[0].factor
+    low, high = tensor.block_gain_min, tensor.block_gain_max
+    if tensor.gain is None or low is None or high is None or low <= 0 or high / low > 1.2:
+        return None
+    return tensor.gain
+
+
+def numbers_of(tensor: ComparedTensor) -> dict[str, float | int | str | None]:
+    """The numbers of a tensor for programs."""
+    best = tensor.hypotheses[0] if tensor.hypotheses else None
+    return {
+        "gain": tensor.gain,
+        "sqnr_db": tensor.sqnr_db,
+        "rel_l2": tensor.rel_l2,
+        "cosine": tensor.cosine,
+        "healthy_sqnr_db": tensor.healthy_sqnr_db,
+        "block_gain_min": tensor.block_gain_min,
+        "block_gain_max": tensor.block_gain_max,
+        "n_nonfinite": tensor.n_nonfinite,
+        "hypothesis": None if best is None else best.name,
+        "explains": None if best is None else best.explains,
+    }
+
+
+def _requantised(comparison: Comparison, quantised: dict[str, Quantised]) -> Iterator[Hit]:
+    codes = [tensor for tensor in comparison.tensors if tensor.name in quantised]
+    again = [tensor for tensor in codes if tensor.verdict == "requantised"]
+    if not again:
+        return
+    if len(again) >= _UNIFORM * len(codes):
+        yield Hit("format_change", _all_of(again, comparison.reference))
+        return
+    for tensor in again:
+        text = (
+            f"{tensor.name}: SQNR {tensor.sqnr_db:.1f} dB, where one rounding with its scales gives "
+            f"{tensor.healthy_sqnr_db:.1f} dB; other quantised tensors carry one rounding alone."
+        )
+        yield Hit("second_rounding", CheckPlace(tensor.name, text, None, numbers_of(tensor)), of=len(codes))
+
+
+def _all_of(tensors: list[ComparedTensor], reference: str) -> CheckPlace:
+    """One place for a loss that all layers share."""
+    sqnrs = [tensor.sqnr_db for tensor in tensors if tensor.sqnr_db is not None]
+    rels = [tensor.rel_l2 for tensor in tensors if tensor.rel_l2 is not None]
+    once = [tensor.healthy_sqnr_db for tensor in tensors if tensor.healthy_sqnr_db is not None]
+    lost = f"SQNR {_span(sqnrs, '.1f')} dB (relative error {_span(rels, '.2g')}) against {reference}"
+    if max(abs(sqnr - one) for sqnr, one in zip(sqnrs, once, strict=True)) < _SAME_DB:
+        text = f"{lost}, whose quantised values were rounded to these codes: all layers alike, none stands out."
+    else:
+        gives = f"one rounding with these scales gives {_span(once, '.1f')} dB"
+        text = f"{lost}, where {gives}: all layers alike, none stands out."
+    name = tensors[0].name if len(tensors) == 1 else f"{tensors[0].name} and {len(tensors) - 1:,} more"
+    numbers: dict[str, float | int | str | None] = {
+        "n": len(tensors),
+        "sqnr_db_min": min(sqnrs),
+        "sqnr_db_max": max(sqnrs),
+        "rel_l2_max": max(rels),
+    }
+    return CheckPlace(name, text, None, numbers)
+
+
+def _span(numbers: list[float], form: str) -> str:
+    low, high = format(min(numbers), form), format(max(numbers), form)
+    return low if low == high else f"{low} to {high}"
+
+
+def _shapes(matching: Matching, comparison: Comparison) -> Iterator[Hit]:
+    for ours, other in matching.misshapen:
+        if is_turned_stack(ours.shape, other.shape) or is_turned_code(ours.shape, other):
+            continue
+        text = f"{ours.name} has the shape {list(ours.shape)}, {other.name} of the reference {list(other.shape)}."
+        yield Hit("shape_differs", CheckPlace(ours.name, text), of=len(comparison.tensors) + len(matching.misshapen))
+    for one in matching.matches:
+        theirs = one.sources[0].tensor.lines
+        if one.how == "rows" and one.tensor.lines < theirs:
+            text = (
+                f"{one.tensor.name} has {one.tensor.lines:,} rows, the reference {theirs:,}: the last "
+                f"{theirs - one.tensor.lines:,} are missing, unless they are padding."
+            )
+            yield Hit("shape_differs", CheckPlace(one.tensor.name, text), severity="warning")
