@@ -11,10 +11,12 @@ from fp8debug.cli.render.findings import IN_FULL
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import escape, wrap
 from fp8debug.cli.render.wording import count, listed, with_full_stop
+from fp8debug.errors import some
 
 _LABEL_WIDTH = 11
 _TOP_OF_NOTES = 3
-_PAGE = "docs/checkpoint-checks.md"
+CHECKS_PAGE = "docs/checkpoint-checks.md"
+"""What each check looks for."""
 _OPERATION = {True: "/", False: "x"}
 
 
@@ -42,8 +44,9 @@ def verdict(audit: Audit) -> str:
     if parts:
         return listed(parts)
     if audit.convention.dialect is None:
-        return "nothing in it is quantised, and nothing is wrong"
-    return "read as written: nothing is wrong"
+        return "nothing in it is quantised; no error and no warning"
+    alone = "" if audit.comparisons else "; the values themselves were held against nothing (--reference does)"
+    return f"no error and no warning{alone}"
 
 
 def how_read(audit: Audit) -> list[str]:
@@ -61,7 +64,7 @@ def _way(quantised: Quantised) -> str:
 
 
 def _scale(quantised: Quantised, scale: Scale) -> str:
-    ending = escape(scale.name.removeprefix(quantised.module).lstrip("."))
+    ending = scale.name.removeprefix(quantised.module).lstrip(".")
     return f"{ending} ({scale.encoding}, one a {_extent(scale)})"
 
 
@@ -72,28 +75,34 @@ def _extent(scale: Scale) -> str:
     return f"block of {lines}x{columns}" + (", stored transposed" if scale.is_transposed else "")
 
 
-def _head(audit: Audit, looks: Looks) -> Iterator[str]:
+def head_facts(audit: Audit) -> Iterator[tuple[str, str]]:
+    """What it holds and how it is read: labels and texts."""
     read = audit.convention
-    yield looks.bold(f"CHECKPOINT {escape(audit.path)}")
     size = f"{audit.n_bytes / 1e9:.2f} GB" if audit.n_bytes >= 1e8 else f"{audit.n_bytes / 1e6:.1f} MB"
-    yield from _labelled(
-        "holds", f"{count(audit.n_tensors, 'tensor')} in {count(audit.n_files, 'file')}, {size}", looks
-    )
+    yield "holds", f"{count(audit.n_tensors, 'tensor')} in {count(audit.n_files, 'file')}, {size}"
     if read.dialect is not None:
-        yield from _labelled("dialect", f"{read.dialect}: {escape(read.title)}", looks)
-        yield from _labelled("known by", escape(read.why), looks)
-    for text in how_read(audit):
-        yield from _labelled("read as", text, looks)
+        yield "dialect", read.dialect if read.title == read.dialect else f"{read.dialect}: {read.title}"
+        yield "known by", read.why
+    for words in how_read(audit):
+        yield "read as", words
     if read.plain:
-        yield from _labelled("as it is", count(len(read.plain), "tensor that is not quantised", _NOT_QUANTISED), looks)
+        yield "as it is", count(len(read.plain), "tensor that is not quantised", _NOT_QUANTISED)
     if read.block is not None:
-        yield from _labelled("block", f"{read.block[0]}x{read.block[1]}, says {escape(read.block_from)}", looks)
+        yield "block", f"{read.block[0]}x{read.block[1]}, says {read.block_from}"
     for assumption in read.assumptions:
-        yield from _labelled("assumed", with_full_stop(escape(assumption.message)), looks)
-    yield from _labelled("verdict", verdict(audit), looks)
+        yield "assumed", with_full_stop(assumption.message)
+    if read.unknown:
+        yield "unknown", f"{count(len(read.unknown), 'name')} that nothing explains: {some(read.unknown)}"
 
 
 _NOT_QUANTISED = "tensors that are not quantised"
+
+
+def _head(audit: Audit, looks: Looks) -> Iterator[str]:
+    yield looks.bold(f"CHECKPOINT {escape(audit.path)}")
+    for label, words in head_facts(audit):
+        yield from _labelled(label, escape(words), looks)
+    yield from _labelled("verdict", verdict(audit), looks)
 
 
 def _labelled(label: str, text: str, looks: Looks) -> list[str]:
@@ -115,16 +124,16 @@ def _finding(place: int, finding: CheckFinding, looks: Looks, top: int) -> Itera
     yield from (looks.bold(paint(line)) for line in head)
     shown = top if finding.severity in IN_FULL else min(top, _TOP_OF_NOTES)
     for one in finding.places[1:shown]:
-        yield from wrap(with_full_stop(escape(_entry(one))), looks.width, indent="   - ")
+        yield from wrap(with_full_stop(escape(entry(one))), looks.width, indent="   - ")
     left = len(finding.places) - shown
     if left > 0:
         yield f"     ... and {left:,} more: {looks.dim('--top N shows more')}"
     if finding.advice:
         yield from wrap(escape(finding.advice), looks.width, indent="   do        ")
-    yield f"   more      {_PAGE}#{finding.check}"
+    yield f"   more      {CHECKS_PAGE}#{finding.check}"
 
 
-def _entry(place: CheckPlace) -> str:
+def entry(place: CheckPlace) -> str:
     """A place in a list, below the finding that tells the worst one in full."""
     if place.brief:
         return f"{place.tensor}: {place.brief}"

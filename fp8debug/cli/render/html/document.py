@@ -45,7 +45,8 @@ class Document:
     sections: Sequence[Section]
     notes: Sequence[str]
     """What was left out."""
-    data: PageData
+    data: PageData | None
+    """What is drawn; None: nothing is, and the page has no script."""
 
 
 def mount(id_: str, words: str) -> Markup:
@@ -57,6 +58,8 @@ def mount(id_: str, words: str) -> Markup:
 def write(document: Document) -> str:
     """The page as text, under `MOST_BYTES` where coarser values and wider columns can achieve that."""
     data, n_merged = document.data, 1
+    if data is None:
+        return _page(document, None, ())
     for detail in DETAILS:
         page = _drawn_page(document, data, detail, n_merged)
         if len(page.encode()) <= MOST_BYTES:
@@ -113,10 +116,10 @@ def _plain(value: float) -> str:
     return np.format_float_positional(value, precision=2, fractional=False, trim="-")
 
 
-def _page(document: Document, drawn: str, stored: Sequence[str]) -> str:
+def _page(document: Document, drawn: str | None, stored: Sequence[str]) -> str:
     notes = Section("notes", "What was left out or rounded", notes_body([*document.notes, *stored]))
     sections = [section for section in (*document.sections, notes) if section.body]
-    script, style = scripts(), styles()
+    script, style = "" if drawn is None else scripts(), styles()
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -136,16 +139,17 @@ def _page(document: Document, drawn: str, stored: Sequence[str]) -> str:
         _contents(sections),
         element("main", *map(_section, sections), id="main"),
         element("footer", element("p", text(_FOOT))),
-        Markup(f'<script type="text/plain" id="fp8debug-data">{drawn}</script>'),
-        Markup(f"<script>{script}</script>"),
+        Markup("" if drawn is None else f'<script type="text/plain" id="fp8debug-data">{drawn}</script>'),
+        Markup(f"<script>{script}</script>" if script else ""),
     )  # fmt: skip
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
 def _policy(script: str) -> str:
     """Nothing from anywhere; of scripts ours alone, so that none can come in by a name that a run holds."""
+    allowed = source_hash(script) if script else "'none'"
     return (
-        f"default-src 'none'; script-src {source_hash(script)}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
 
