@@ -91,10 +91,13 @@ def _open_folder(folder: Path) -> Store:
 def _distributed(folder: Path) -> Store:
     from fp8debug.analysis.checkpoint.store.distributed import open_distributed
 
-    return open_distributed(folder)
+    return open_distributed(folder, *read_configs(folder, CONFIGS))
 
 
 def _torch_file(path: Path) -> Store:
     from fp8debug.analysis.checkpoint.store.torch_file import open_torch_file
 
-    return open_torch_file(path)
+    configs, problems = read_configs(path.parent, CONFIGS)
+    store = open_torch_file(path, configs)
+    store.problems = (*problems, *store.problems)
+    return store

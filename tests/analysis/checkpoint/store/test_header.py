@@ -203,7 +203,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert "no file with bytes" in refused(tmp_path / "a.safetensors")
 
 
-ODD = [
+ODD: list[Any] = [
     None, True, False, -1, 0, 1, 2, 4, 8, 12, 1 << 31, 1 << 63, 1 << 64, 10**30, 0.5, 8.0, 1e308, "", "F32", "U8", "F4",
     "F9", "\ud800", [], [0], [8], [1, 8], [8, 1], [2, 2, 2], [0, 8], [8, 12], [0, 12], [12, 8], [[]], {}, {"a": 1},
 ]  # fmt: skip
