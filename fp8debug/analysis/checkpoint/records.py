@@ -64,6 +64,8 @@ class Scale:
     """Whether the grid is stored columns first."""
     module: str = ""
     """What it belongs to: `model.layers.0.self_attn.k_proj`."""
+    is_swizzled: bool = False
+    """Whether a grid is stored in the order of tensor cores: tiles of 128 x 4 numbers, padded to whole tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Quantised:
     """weight and tensor scales; empty: none was found."""
     is_packed: bool = False
     """Two 4-bit codes in a byte, the first in the low half."""
+    is_high_first: bool = False
+    """Whether the first of two packed codes is in the high half after all."""
 
     @property
     def n(self) -> int:
@@ -186,8 +190,13 @@ class CheckFinding:
     """Name in checks.toml."""
     severity: str
     """error | warning | watch | note, as in the rules of runs."""
-    message: str
-    """The sentence that stands for all places: how many of how many, and the worst."""
+    title: str
+    """What is wrong, and in how many places of how many: `Codes without a scale (2 of 24)`."""
     advice: str
     places: tuple[CheckPlace, ...]
     """Worst first."""
+
+    @property
+    def message(self) -> str:
+        """The title with the sentence of the worst place."""
+        return f"{self.title}: {self.places[0].message}"

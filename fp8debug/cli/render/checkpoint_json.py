@@ -24,7 +24,7 @@ def checkpoint_json(audit: Audit) -> str:
         "path": audit.path,
         "n_errors": audit.n_errors,
         "n_findings": len(audit.findings),
-        "findings": [asdict(finding) for finding in audit.findings],
+        "findings": [{"message": one.message, **asdict(one)} for one in audit.findings],
         "comparisons": [asdict(comparison) for comparison in audit.comparisons],
         "n_files": audit.n_files,
         "n_tensors": audit.n_tensors,

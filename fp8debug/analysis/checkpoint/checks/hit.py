@@ -83,5 +83,4 @@ def _finding(check: str, severity: str, hits: list[Hit]) -> CheckFinding:
     text = check_texts()[check]
     of = max((hit.of for hit in hits if hit.of is not None), default=None)
     counted = f" ({len(hits):,} of {of:,})" if of is not None else f" ({len(hits):,})" if len(hits) > 1 else ""
-    message = f"{text.title}{counted}: {hits[0].place.message}"
-    return CheckFinding(check, severity, message, text.advice, tuple(hit.place for hit in hits))
+    return CheckFinding(check, severity, f"{text.title}{counted}", text.advice, tuple(hit.place for hit in hits))

@@ -62,8 +62,9 @@ def _finding(place: int, finding: CheckFinding, top: int) -> Markup:
         "h3",
         element("span", text(finding.severity), class_="severity"),
         element("span", text(": "), class_="hidden"),
-        text(with_full_stop(finding.message)),
+        text(with_full_stop(finding.title)),
     )
+    worst = element("p", text(with_full_stop(finding.places[0].message)))
     others = [text(with_full_stop(entry(one))) for one in finding.places[1:top]]
     left = len(finding.places) - top
     facts = [
@@ -72,7 +73,7 @@ def _finding(place: int, finding: CheckFinding, top: int) -> Markup:
         ("do", text(finding.advice)),
         ("more", element("code", text(f"{CHECKS_PAGE}#{finding.check}"))),
     ]
-    return element("article", heading, terms(facts), class_=f"finding {finding.severity}", id=f"finding-{place}")
+    return element("article", heading, worst, terms(facts), class_=f"finding {finding.severity}", id=f"finding-{place}")
 
 
 def _reading(audit: Audit) -> Markup:
