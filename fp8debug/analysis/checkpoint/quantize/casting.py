@@ -68,6 +68,11 @@ class WeightCast:
         """Block of the recipe; None: one scale a tensor."""
         return self.recipe.tile("w") if isinstance(self.recipe, BlockRecipe) else None
 
+    @property
+    def makes_nan_of_zeros(self) -> bool:
+        """Whether a matrix of zeros would be cast by a recipe that divides 0 by 0 then: see `NVFP4.factors`."""
+        return isinstance(self.recipe, NVFP4) and self.recipe.flavour != "te" and 0.0 in (self.amaxes or ())
+
     def codes(self) -> Iterator[Uint8Array]:
         """Codes of the tensor, in order: (lines, length) of some lines at a time."""
         self.sums = Sums()

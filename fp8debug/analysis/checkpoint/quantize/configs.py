@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fp8debug.analysis.checkpoint.quantize.casting import CastRecipe
-from fp8debug.analysis.checkpoint.quantize.choosing import Chosen
 from fp8debug.analysis.checkpoint.quantize.forms import Form
+from fp8debug.analysis.checkpoint.quantize.spelling import Spelled
 from fp8debug.formats import Format
 from fp8debug.recipes import BlockScaling
 
@@ -22,8 +22,8 @@ class Made:
     form: Form
     recipe: CastRecipe
     fmt: Format
-    chosen: Sequence[Chosen]
-    """Weights that are quantised."""
+    weights: Sequence[Spelled]
+    """What is quantised."""
     ignored: Sequence[str]
     """Names of modules that a reader would take for quantised ones, but are not."""
 

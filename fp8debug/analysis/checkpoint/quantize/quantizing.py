@@ -66,8 +66,10 @@ def quantize_checkpoint(
     with open_store(source) as store:
         check_high_precision(store)
         chosen, kept = choose(store, include=include, exclude=exclude, multiples=multiples_of(recipe, form))
-        spelled = {one.stored.name: Spelled(_cast(store, one, recipe, fmt, told), form) for one in chosen}
-        made = Made(form, recipe, fmt, chosen, _ignored(store, kept))
+        casts = [_cast(store, one, recipe, fmt, told) for one in chosen]
+        spelled = {cast.stored.name: Spelled(cast, form) for cast in casts if not cast.makes_nan_of_zeros}
+        kept += tuple(Kept(cast.stored.name, _ZEROS) for cast in casts if cast.makes_nan_of_zeros)
+        made = Made(form, recipe, fmt, tuple(spelled.values()), _ignored(store, kept))
         tensors = [*_tensors(store, spelled, told), *_extra_tensors(extra or {})]
         files = folder.write(tensors, store, describe(made), shard_bytes)
         return Written(
@@ -82,6 +84,9 @@ def quantize_checkpoint(
             n_bytes=sum(tensor.n_bytes for tensor in tensors),
             n_source_bytes=store.n_bytes,
         )
+
+
+_ZEROS = "all zeros, of which this recipe makes NaN"
 
 
 def check_high_precision(store: Store) -> None:
