@@ -1,0 +1,148 @@
+"""State dicts flattened: dicts of dicts of tensors as names with dots, everything that is no weight set apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from fp8debug.analysis.checkpoint.store.base import short
+from fp8debug.analysis.checkpoint.store.documents import is_text
+from fp8debug.analysis.checkpoint.store.extra_state import is_extra_state
+from fp8debug.analysis.checkpoint.store.pickled import Call
+from fp8debug.analysis.checkpoint.store.rebuilt import NoTensor, View, bytes_of
+from fp8debug.analysis.checkpoint.store.subclasses import class_of, parts_of
+from fp8debug.errors import Fp8DebugError, escape, some
+
+_DEEPEST = 32
+_MOST_TOLD = 20
+_MOST_VALUES = 5_000_000
+_DICTS = ("collections.OrderedDict", "collections.defaultdict", "collections.Counter")
+_OPTIMIZERS = (
+    "optimizer", "optimizers", "optim", "opt", "optimizer_state_dict", "optimizer_states", "optimizer_state",
+    "optim_state", "optim_state_dict", "opt_state", "lr_scheduler", "lr_schedulers", "scheduler",
+)  # fmt: skip
+_MOMENTS = (
+    "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg", "acc_delta",
+    "fp32_param",
+)  # fmt: skip
+"""What optimizers call their tensors; none is a name of a layer."""
+
+
+@dataclass(slots=True)
+class Flattened:
+    """What a state dict holds."""
+
+    tensors: dict[str, dict[str, View]] = field(default_factory=dict)
+    """Of each name its parts, see `subclasses`."""
+    extra_states: dict[str, bytes] = field(default_factory=dict)
+    """Those that are bytes in the pickle; those that are tensors are among the tensors."""
+    n_training: int = 0
+    """Tensors of optimizers."""
+    unread: dict[str, str] = field(default_factory=dict)
+    """Why something that may be a tensor is not read, by name."""
+    others: dict[str, str] = field(default_factory=dict)
+    """What values are that are no tensors, by the outermost name: the name of a class, or that of a Python type."""
+
+
+def is_training_state(name: str) -> bool:
+    """Whether a tensor belongs to an optimizer or a generator of random numbers, not to the model."""
+    parts = name.split(".")
+    return parts[0] in _OPTIMIZERS or any(part in _MOMENTS or part.endswith("rng_state") for part in parts)
+
+
+def flatten(root: object, what: str) -> Flattened:
+    """Take a state dict apart.
+
+    Raises:
+        Fp8DebugError: it has more values than any model has, or is nested deeper.
+    """
+    flat = Flattened()
+    for n, (name, value) in enumerate(_leaves(root, "", _DEEPEST, what)):
+        if not is_text(name):
+            raise Fp8DebugError(f"{what} is damaged: a name in it, {escape(short(name))}, holds half a character")
+        if n > _MOST_VALUES:
+            raise Fp8DebugError(f"{what} describes more than {_MOST_VALUES:,} values; expected a state dict of a model")
+        _sort(flat, name or "tensor", value)
+    return flat
+
+
+def training_left_out(n: int) -> str:
+    """A sentence about tensors that are no weights."""
+    return f"left out: {n:,} tensor{'s' if n != 1 else ''} of the optimizer or of random numbers"
+
+
+def sentences(flat: Flattened) -> list[str]:
+    """What was left out of it."""
+    told = []
+    if flat.n_training:
+        told.append(training_left_out(flat.n_training))
+    for reason in dict.fromkeys(flat.unread.values()):
+        names = [short(name) for name, why in flat.unread.items() if why == reason]
+        told.append(f"not read: {some(names)}: {escape(reason)}")
+    classes = {name: kind for name, kind in flat.others.items() if "." in kind}
+    told += [f"not read: {short(name)} holds {escape(kind[:200])}" for name, kind in list(classes.items())[:_MOST_TOLD]]
+    if len(classes) > _MOST_TOLD:
+        told.append(f"not read: {len(classes) - _MOST_TOLD:,} more values of Python classes")
+    plain = [short(name) for name in flat.others if name not in classes]
+    if plain:
+        told.append(f"left out, no tensors: {some(plain)}")
+    return told
+
+
+def _leaves(value: object, name: str, depth: int, what: str) -> Iterator[tuple[str, object]]:
+    entries = _entries(value)
+    if entries is None:
+        yield name, value
+        return
+    if not depth:
+        raise Fp8DebugError(f"{what} is nested deeper than {_DEEPEST} dicts at {short(name)}; expected a state dict")
+    for key, inner in entries:
+        yield from _leaves(inner, f"{name}.{key}" if name else key, depth - 1, what)
+
+
+def _entries(value: object) -> list[tuple[str, object]] | None:
+    """What a container holds; None: it is none, or one of nothing but numbers and texts."""
+    if isinstance(value, Call):
+        if value.path in _DICTS:
+            value = value.entries or {}
+        elif isinstance(value.state, dict) and isinstance(value.state.get("_modules"), Call | dict):
+            return _of_module(value.state)
+        else:
+            return None
+    if isinstance(value, dict):
+        return [(str(key), inner) for key, inner in value.items() if isinstance(key, str | int)]
+    if isinstance(value, list | tuple) and any(isinstance(one, Call | dict | list) for one in value):
+        return [(str(at), inner) for at, inner in enumerate(value)]
+    return None
+
+
+def _of_module(state: dict[object, object]) -> list[tuple[str, object]]:
+    """Parameters, buffers and inner modules of a module that was saved whole."""
+    return [
+        entry
+        for group in ("_parameters", "_buffers", "_modules")
+        for entry in _entries(state.get(group)) or []
+        if entry[1] is not None
+    ]
+
+
+def _sort(flat: Flattened, name: str, value: object) -> None:
+    if is_extra_state(name):
+        raw = bytes_of(value)
+        if raw is not None:
+            flat.extra_states[name] = raw
+            return
+    try:
+        parts = parts_of(value)
+    except NoTensor as error:
+        flat.unread[name] = str(error)
+        return
+    if parts is None:
+        if value is not None and not is_training_state(name):
+            flat.others[name] = class_of(value)
+    elif is_training_state(name):
+        flat.n_training += 1
+    elif name in flat.tensors:
+        flat.unread[name] = "two tensors have this name"
+    else:
+        flat.tensors[name] = parts

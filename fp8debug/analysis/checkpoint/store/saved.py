@@ -1,0 +1,83 @@
+"""Where in a torch.distributed.checkpoint folder a piece of a tensor is: file, archive, bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fp8debug.analysis.checkpoint.store.archive import Archive
+from fp8debug.analysis.checkpoint.store.base import short
+from fp8debug.analysis.checkpoint.store.files import ByteFiles, stamp_of
+from fp8debug.analysis.checkpoint.store.metadata import METADATA, Chunk, DistributedMetadata, Slot
+from fp8debug.analysis.checkpoint.store.placing import strided_of
+from fp8debug.analysis.checkpoint.store.rebuilt import NoTensor
+from fp8debug.analysis.checkpoint.store.strided import FileBytes, Strided
+from fp8debug.analysis.checkpoint.store.subclasses import CODES, class_of, parts_of
+from fp8debug.errors import Fp8DebugError
+
+
+@dataclass(slots=True)
+class Saved:
+    """The folder, and where in it something is."""
+
+    folder: Path
+    metadata: DistributedMetadata
+    files: ByteFiles
+
+    def slot(self, name: str, chunk: Chunk | None) -> Slot | None:
+        """Where a piece is, or an object."""
+        slots = self.metadata.slots
+        return slots.get((name, chunk.offsets if chunk else None)) or slots.get((name, None))
+
+    def archive(self, slot: Slot, what: str) -> Archive:
+        """What was written there."""
+        return Archive(FileBytes(self.files, self.folder / slot.file, slot.first), slot.size, what)
+
+    def missing_files(self) -> list[str]:
+        """Those that are named and not there; the others are remembered as they are."""
+        missing = []
+        for name in sorted({slot.file for slot in self.metadata.slots.values()}):
+            try:
+                with (self.folder / name).open("rb") as opened:
+                    self.files.stamps[self.folder / name] = stamp_of(opened.fileno())
+            except OSError:
+                missing.append(name)
+        return missing
+
+    def is_cut(self, slot: Slot) -> bool:
+        """Whether a file ends before something that should be in it."""
+        return slot.first + slot.size > self.files.stamps[self.folder / slot.file][0]
+
+
+@dataclass(slots=True)
+class ChunkPlace:
+    """A piece, located in its archive when it is first read."""
+
+    saved: Saved
+    name: str
+    dtype: str
+    chunk: Chunk
+    slot: Slot
+    found: Strided | None = None
+
+    def strided(self) -> Strided:
+        """As in `Located`."""
+        if self.found is None:
+            self.found = self._locate()
+        return self.found
+
+    def _locate(self) -> Strided:
+        what = f"{self.slot.file}: {short(self.name)}"
+        archive = self.saved.archive(self.slot, what)
+        try:
+            parts = parts_of(archive.root)
+        except NoTensor as error:
+            raise Fp8DebugError(f"{what} cannot be read: {error}") from error
+        view = (parts or {}).get(CODES)
+        if view is None or view.dtype != self.dtype or view.shape != self.chunk.shape:
+            got = f"{view.dtype} {list(view.shape)}" if view else class_of(archive.root)[:100]
+            raise Fp8DebugError(
+                f"{what} is {got}, and {METADATA} says {self.dtype} {list(self.chunk.shape)}; they are not of one "
+                f"checkpoint, write it again"
+            )
+        return strided_of(view, archive, self.name)
