@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import checkpoint_pages
 import error_pages
 
 from fp8debug import schema
@@ -67,7 +68,7 @@ def pages() -> dict[str, str]:
     generated = {
         "schema.md": schema_page(), "views.md": views_page(), "cli.md": cli_page(), "captured.md": captured_page()
     }  # fmt: skip
-    return {**generated, **rules, **error_pages.pages(), "diagnosis.md": diagnosis_page()}
+    return {**generated, **rules, **error_pages.pages(), **checkpoint_pages.pages(NOTE), "diagnosis.md": diagnosis_page()}
 
 
 def _is_current(path: Path, text: str) -> bool:
