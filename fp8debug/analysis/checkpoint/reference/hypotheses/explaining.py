@@ -1,0 +1,81 @@
+"""All hypotheses tried on a pair, and ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
+from fp8debug.analysis.checkpoint.reference.hypotheses.block_size import finer_or_coarser, other_sizes
+from fp8debug.analysis.checkpoint.reference.hypotheses.clipping import clipped
+from fp8debug.analysis.checkpoint.reference.hypotheses.element_format import other_formats, other_orders
+from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.factors import one_factor
+from fp8debug.analysis.checkpoint.reference.hypotheses.few_cells import few_are_off
+from fp8debug.analysis.checkpoint.reference.hypotheses.fitted import fitted_factors, nothing_known
+from fp8debug.analysis.checkpoint.reference.hypotheses.gathering import gather
+from fp8debug.analysis.checkpoint.reference.hypotheses.grid_order import other_places
+from fp8debug.analysis.checkpoint.reference.hypotheses.own_scales import became_of_scales
+from fp8debug.analysis.checkpoint.reference.hypotheses.rounding import other_rounding
+from fp8debug.analysis.checkpoint.reference.hypotheses.scale_reading import bytes_as_other_numbers, used_wrongly
+from fp8debug.analysis.checkpoint.reference.hypotheses.second_level import missing
+from fp8debug.analysis.checkpoint.reference.hypotheses.second_rounding import rounded_before
+from fp8debug.analysis.checkpoint.reference.hypotheses.siblings import scales_of_others
+from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Trial
+from fp8debug.analysis.checkpoint.reference.pair import Pair
+
+Family = Callable[[Evidence], Iterable[Trial]]
+
+FAMILIES: tuple[Family, ...] = (
+    other_formats, other_orders, bytes_as_other_numbers, used_wrongly, missing, one_factor, other_places, other_sizes,
+    scales_of_others, became_of_scales, few_are_off, clipped, other_rounding, rounded_before, finer_or_coarser,
+)  # fmt: skip
+"""All families; of two that explain as much with as few numbers fitted, the one of the earlier family is told first."""
+MOST_TOLD = 4
+_AS_GOOD = 0.01
+_LEAST_EXCESS = 0.1
+"""Error beyond rounding, over rounding's, below which there is nothing to explain: 0.4 dB."""
+
+
+def explain(pair: Pair) -> tuple[Hypothesis, ...]:
+    """What makes a tensor differ from its reference, best first; empty: nothing beyond rounding is to be explained.
+
+    A hypothesis without fitted numbers stands before one with some, which says little by itself. Where no cause is
+    found, the one entry says so: `unexplained`, or `different_weights` where no factor helps at all.
+    """
+    return explain_evidence(gather(pair))
+
+
+def explain_evidence(evidence: Evidence) -> tuple[Hypothesis, ...]:
+    """The same of lines that have been taken already."""
+    if evidence.sum_x2 == 0 or not np.isfinite(evidence.sum_x2):
+        return ()
+    if evidence.error <= (1 + _LEAST_EXCESS) * evidence.rounding_error:
+        return ()
+    found = [trial for family in FAMILIES for trial in family(evidence)]
+    if not found:
+        found = list(fitted_factors(evidence))
+    if not found:
+        return (nothing_known(evidence),)
+    best = max(trial.hypothesis.explains for trial in found)
+    good = [trial for trial in found if trial.hypothesis.explains >= best - _AS_GOOD]
+    least = min(trial.rank for trial in good)
+    good = [trial for trial in good if trial.rank < 2 or least == 2]
+    exact = [trial for trial in good if trial.freedom == 0]
+    # One that gives the stored codes again is right; others that come close are then chance.
+    sure = [trial for trial in exact if trial.same_codes > 0.97]
+    kept = sorted(
+        sure or exact or good, key=lambda trial: (trial.freedom, trial.rank, -round(trial.hypothesis.explains, 2))
+    )
+    return _different_words(kept)[:MOST_TOLD]
+
+
+def _order(trial: Trial) -> tuple[int, int, float]:
+    return trial.freedom, trial.rank, -round(trial.hypothesis.explains, 2)
+
+
+def _different_words(trials: list[Trial]) -> tuple[Hypothesis, ...]:
+    told = {trial.hypothesis.message: trial.hypothesis for trial in reversed(trials)}
+    return tuple(replace(told[message]) for message in reversed(told))

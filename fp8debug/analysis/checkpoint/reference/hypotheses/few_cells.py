@@ -1,0 +1,44 @@
+"""Some blocks or lines that are off, in a tensor that is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fp8debug.analysis.checkpoint.reference.hypotheses.cells import ratio
+from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, tolerance, try_reading
+from fp8debug.analysis.checkpoint.reference.hypotheses.wording import number
+
+_MOST = 0.2
+"""Of all cells; more are no exception."""
+
+
+def few_are_off(evidence: Evidence) -> Iterator[Trial]:
+    """Cells whose gain is off, where it is right in all others."""
+    cells = evidence.check_cells
+    if cells.n < 4:
+        return
+    q2, xq = cells.sum(evidence.values * evidence.values), cells.sum(evidence.x * evidence.values)
+    x2 = cells.sum(evidence.x * evidence.x)
+    gain, fitted = ratio(xq, x2), ratio(xq, q2)
+    near = 0.02 + 2 * tolerance(evidence.fmt)
+    off = np.isfinite(gain) & np.isfinite(fitted) & (np.abs(gain - 1) > near)
+    n = int(off.sum())
+    if n == 0 or n > _MOST * cells.n:
+        return
+    change = np.where(off, np.nan_to_num(fitted), 1.0)
+    noun = "blocks" if cells is evidence.cells else "lines"
+    worst = np.argmax(np.where(off, np.abs(np.log2(np.maximum(np.abs(gain), 1e-30))), -1))
+    row, column = divmod(int(worst), cells.shape[1])
+    place = (
+        f"row {cells.numbers[row]}, column {column} of the grid" if noun == "blocks" else f"line {cells.numbers[row]}"
+    )
+    lowest, highest = float(gain[off].min()), float(gain[off].max())
+    how = f"a gain of {number(lowest)}" if n == 1 else f"gains of {number(lowest)} to {number(highest)}"
+    words = f"{n:,} of {cells.n:,} {noun} are off, the others are right: {how}, the worst at {place}"
+    factors = evidence.factors * cells.spread(change)
+    found = try_reading(evidence, Reading("few_blocks", words, factors, freedom=n))
+    if found is not None:
+        yield found

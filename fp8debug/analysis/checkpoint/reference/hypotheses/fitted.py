@@ -1,0 +1,71 @@
+"""What is said where no cause is known: the factor that fits, or that none does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
+from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.sums import square_sum
+from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, fitted_share, try_reading
+from fp8debug.analysis.checkpoint.reference.hypotheses.wording import cell_noun, gain_range, number, too_large
+
+_OTHER_WEIGHTS_COSINE = 0.98
+"""Below it, no rounding to 8 bits accounts for what no factor takes away."""
+_ELEMENTS_A_CELL = 16
+
+
+def fitted_factors(evidence: Evidence) -> Iterator[Trial]:
+    """One factor that puts everything right without being that of a known mistake; else one for each block."""
+    best = evidence.best_factor
+    if best > 0 and np.isfinite(best):
+        words = (
+            f"{too_large(1 / best)}: no known mistake has this factor; a scale of other weights, such as those of an "
+            "earlier step, would do this"
+        )
+        found = try_reading(evidence, Reading("stale", words, evidence.factors * np.float32(best), freedom=1))
+        if found is not None:
+            yield found
+            return
+    cells = evidence.cells
+    if cells.n < 2 or cells.n * _ELEMENTS_A_CELL > evidence.n:
+        return
+    low, high = gain_range(evidence)
+    words = (
+        f"each {cell_noun(evidence, 1)} is right but for a factor of its own, {number(low)} to {number(high)}: the "
+        "scales belong to other weights or were changed after the codes were made, by no known rule"
+    )
+    factors = cells.spread(np.nan_to_num(evidence.best_cell_factors))
+    found = try_reading(evidence, Reading("other_scales", words, factors, freedom=cells.n))
+    if found is not None:
+        yield found
+
+
+def nothing_known(evidence: Evidence) -> Hypothesis:
+    """That no cause was found, with what the best factor does."""
+    q2, best, explained = square_sum(evidence.values), evidence.best_factor, fitted_share(evidence)
+    cosine = best * np.sqrt(q2 / evidence.sum_x2)
+    if q2 == 0:
+        return Hypothesis("all_zero", "all values are zero, or not finite, those of the reference are not", 0.0, None)
+    if _cosine_of_cells(evidence) < _other_weights_cosine(evidence):
+        words = f"different weights: cosine {cosine:.2f}, no factor explains it"
+        return Hypothesis("different_weights", words, explained, None)
+    factor = f"{number(1 / best)} explains {explained:.0%}" if best > 0 else "explains nothing"
+    return Hypothesis("unexplained", f"no known cause; the best single factor {factor} of the error", explained, None)
+
+
+def _cosine_of_cells(evidence: Evidence) -> float:
+    """Cosine after each block got the factor that fits it best."""
+    cells = evidence.cells
+    if cells.n * _ELEMENTS_A_CELL > evidence.n:
+        return evidence.best_factor * float(np.sqrt(square_sum(evidence.values) / evidence.sum_x2))
+    xc, c2 = cells.sum(evidence.x * evidence.codes), cells.sum(evidence.codes * evidence.codes)
+    return float(np.sqrt(np.nansum(np.where(c2 > 0, xc * xc / np.where(c2 > 0, c2, 1), 0)) / evidence.sum_x2))
+
+
+def _other_weights_cosine(evidence: Evidence) -> float:
+    """The cosine that rounding leaves, and some more."""
+    rounding = 1 - evidence.rounding_error / evidence.sum_x2
+    return min(_OTHER_WEIGHTS_COSINE, 1 - 4 * (1 - rounding))

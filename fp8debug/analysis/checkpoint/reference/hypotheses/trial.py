@@ -1,0 +1,148 @@
+"""A hypothesis tried on the evidence: how much error it takes away, and whether what is left is only rounding.
+
+A false explanation is worse than none. A reading is accepted when it takes nine tenths of the error beyond rounding
+away and brings nearly every cell (block, line) to a gain of 1, each as closely as its number of elements can tell. One
+that is chosen from many nearby numbers has to give the very codes that are stored, too, where any factor does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
+from fp8debug.analysis.checkpoint.reference.hypotheses.cells import ratio
+from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.sums import applied, square_sum
+from fp8debug.formats import Float32Array, Format, fake_quantize
+
+LEAST_EXPLAINED = 0.9
+_LEAST_RIGHT_CELLS = 0.8
+_MATCHED_ELEMENTS = 1 << 17
+_SAME_CODES = 0.97
+"""Share of equal codes above which they were made with these factors: one that is 0.2 % off changes 3 % of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Another way to read a tensor: codes x factors."""
+
+    name: str
+    message: str
+    factors: Float32Array
+    """Broadcastable to the sampled lines."""
+    codes: Float32Array | None = None
+    """Values of the codes; None: as they are."""
+    fmt: Format | None = None
+    """Format of these codes; None: as it is."""
+    freedom: int = 0
+    """Numbers that were fitted to the reference."""
+    needs_codes: bool = False
+    """Whether it is one of so many that agreement of sums proves little."""
+    rank: int = 0
+    """See `Trial`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A hypothesis that has been tried and accepted."""
+
+    hypothesis: Hypothesis
+    freedom: int
+    same_codes: float
+    """Share of the codes that its factors give again from the reference."""
+    rank: int = 0
+    """0, 1: less likely than another that explains as much, 2: only told where there is no other."""
+
+
+def try_reading(evidence: Evidence, reading: Reading) -> Trial | None:
+    """Whether a reading explains the error; None: it does not."""
+    codes = evidence.codes if reading.codes is None else reading.codes
+    if not _may_explain(evidence, codes, reading.factors):
+        return None
+    values = applied(codes, reading.factors)
+    left = evidence.error_of(values)
+    explained = explained_by(evidence, left)
+    if explained < LEAST_EXPLAINED or not _is_right_everywhere(evidence, values, reading.fmt or evidence.fmt):
+        return None
+    same = same_codes(evidence, reading.factors, codes, reading.fmt or evidence.fmt)
+    if reading.needs_codes and same < _SAME_CODES and not (same > 0.9 and same > codes_by_best_factor(evidence) - 0.01):
+        return None
+    factor = constant_ratio(evidence.values, values)
+    return Trial(Hypothesis(reading.name, reading.message, explained, factor), reading.freedom, same, reading.rank)
+
+
+def _may_explain(evidence: Evidence, codes: Float32Array, factors: Float32Array) -> bool:
+    """Whether it does on a part of the lines: most readings fail there already."""
+    every = evidence.n // _MATCHED_ELEMENTS
+    if every < 4:
+        return True
+    part = np.broadcast_to(factors, evidence.x.shape)[::every]
+    x = evidence.x[::every]
+    left = square_sum(x - applied(codes[::every], part))
+    return left < 0.5 * square_sum(x - evidence.values[::every])
+
+
+def explained_by(evidence: Evidence, left: float) -> float:
+    """Share of the error beyond rounding that is gone when so much is left, 0 to 1."""
+    excess = evidence.error - evidence.rounding_error
+    if excess <= 0:
+        return 0.0
+    return float(np.clip((evidence.error - max(left, evidence.rounding_error)) / excess, 0, 1))
+
+
+def _is_right_everywhere(evidence: Evidence, values: Float32Array, fmt: Format | None) -> bool:
+    cells = evidence.check_cells
+    sum_x2, n = cells.sum(evidence.x * evidence.x), cells.sum(np.ones_like(evidence.x))
+    off = np.abs(ratio(cells.sum(evidence.x * values), sum_x2) - 1)
+    with np.errstate(all="ignore"):
+        noise = np.sqrt(np.minimum(cells.sum((evidence.x - values) ** 2) / sum_x2, 1) / n)
+    filled = np.isfinite(off) & (sum_x2 > 1e-4 * sum_x2.mean())
+    if not filled.any():
+        return False
+    right = off[filled] <= tolerance(fmt) + 3 * noise[filled]
+    return bool(right.mean() >= _LEAST_RIGHT_CELLS and np.median(off[filled]) <= 2 * tolerance(fmt) + np.median(noise))
+
+
+def tolerance(fmt: Format | None) -> float:
+    """How far from 1 the gain of many elements may be by rounding alone."""
+    return 1e-4 if fmt is None else fmt.max_gain_error / 8
+
+
+def same_codes(evidence: Evidence, factors: Float32Array, codes: Float32Array, fmt: Format | None) -> float:
+    """Share of the non-zero elements whose code is what rounding the reference with these factors gives."""
+    if fmt is None:
+        return 0.0
+    every = max(1, evidence.n // _MATCHED_ELEMENTS)
+    x, c = evidence.x[::every], codes[::every]
+    f = np.broadcast_to(factors, evidence.x.shape)[::every]
+    if len(x) == 0:
+        return 0.0
+    with np.errstate(all="ignore"):
+        given = fake_quantize(x / f, fmt)
+    told = x != 0
+    return np.count_nonzero((given == c) & told) / max(1, int(np.count_nonzero(told)))
+
+
+def codes_by_best_factor(evidence: Evidence) -> float:
+    """Share of equal codes that the fitted factor of the whole tensor gives."""
+    best = np.float32(evidence.best_factor)
+    return same_codes(evidence, evidence.factors * best, evidence.codes, evidence.fmt) if best > 0 else 0.0
+
+
+def constant_ratio(values: Float32Array, right: Float32Array) -> float | None:
+    """By how much values are too large, where that is one number for nearly all of them."""
+    both = (right != 0) & (values != 0)
+    if np.count_nonzero(both) < 0.5 * max(1, int(np.count_nonzero(right))):
+        return None
+    quotients = values[both].astype(np.float64) / right[both]
+    low, middle, high = np.quantile(quotients, [0.01, 0.5, 0.99])
+    if middle == 0 or abs(high - low) > 1e-3 * abs(middle):
+        return None
+    return float(middle)
+
+
+def fitted_share(evidence: Evidence) -> float:
+    """What the best single factor explains."""
+    return explained_by(evidence, square_sum(evidence.x - evidence.values * np.float32(evidence.best_factor)))

@@ -1,0 +1,56 @@
+"""Words for numbers and for what shares a factor."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from fp8debug.analysis.checkpoint.reference.hypotheses.cells import ratio
+from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
+
+
+def number(value: float) -> str:
+    """Three significant digits, whole numbers and powers of two of some size as they are."""
+    if value == int(value) and abs(value) < 1e6:
+        return f"{int(value):,}"
+    return f"{value:.3g}"
+
+
+def power(value: float) -> str:
+    """A power of two: 0.25 (2^-2)."""
+    return f"{number(value)} (2^{round(math.log2(abs(value)))})"
+
+
+def too_large(factor: float) -> str:
+    """All values are so many times too large, or too small."""
+    if factor < 0:
+        return f"all values have the wrong sign and are {number(-factor)} times as large as they should be"
+    return f"all values are {number(factor)} times as large as they should be"
+
+
+def cell_noun(evidence: Evidence, n: int = 2) -> str:
+    """What the cells are, for people."""
+    scale = evidence.quantised.grid_scale if evidence.quantised else None
+    noun = {"line": "line", "column": "column", "block": "block"}.get(scale.layout if scale else "", "matrix")
+    if noun == "matrix" and n != 1:
+        return "matrices"
+    return noun if n == 1 else noun + "s"
+
+
+def gains(evidence: Evidence) -> str:
+    """Range of the gains of blocks as they are read, in words."""
+    low, high = gain_range(evidence)
+    noun = cell_noun(evidence, 1)
+    if number(low) == number(high):
+        return f"gain {number(low)}"
+    return f"{'' if noun == 'matrix' else noun + ' '}gains {number(low)} to {number(high)}"
+
+
+def gain_range(evidence: Evidence) -> tuple[float, float]:
+    """Lowest and highest gain of a cell."""
+    cells = evidence.cells
+    found = ratio(cells.sum(evidence.x * evidence.values), cells.sum(evidence.x * evidence.x))
+    kept: npt.NDArray[np.float64] = found[np.isfinite(found)]
+    return (float(kept.min()), float(kept.max())) if kept.size else (math.nan, math.nan)
