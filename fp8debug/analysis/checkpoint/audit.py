@@ -7,15 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fp8debug.analysis.checkpoint.checks import CHECKS
-from fp8debug.analysis.checkpoint.checks.hit import Subject, findings_of
+from fp8debug.analysis.checkpoint.checks.consumer import consumer_named
+from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject, findings_of
+from fp8debug.analysis.checkpoint.checks.sharding import checked_tp
 from fp8debug.analysis.checkpoint.convention import read_convention
 from fp8debug.analysis.checkpoint.facts import Facts
 from fp8debug.analysis.checkpoint.measuring import measure, scales_only
 from fp8debug.analysis.checkpoint.ran.comparison import compare_with_run
+from fp8debug.analysis.checkpoint.ran.pairs import pair_of_run
+from fp8debug.analysis.checkpoint.ran.precision import precision_of_run
 from fp8debug.analysis.checkpoint.records import CheckFinding, Convention
-from fp8debug.analysis.checkpoint.reference import Comparison, compare_with
-from fp8debug.analysis.checkpoint.store import open_store
+from fp8debug.analysis.checkpoint.reference import Comparison, compare_opened, compare_with
+from fp8debug.analysis.checkpoint.store import Store, open_store
 from fp8debug.analysis.displayed import Displayed
+from fp8debug.rundir import RunDir
 
 AUDIT_VERSION = 1
 """Of the JSON object that `--json` prints."""
@@ -61,7 +66,8 @@ def audit_checkpoint(
     """Say how a checkpoint is read, and what is wrong with it.
 
     Args:
-        path: safetensors file, a folder of them, a torch.distributed.checkpoint folder, or a .pt file.
+        path: safetensors file, a folder of them, a torch.distributed.checkpoint folder, a .pt file; or a run directory,
+            which stands for what its GEMMs read of their weights, held against these.
         references: checkpoints of the same model, high precision or not, to hold it against.
         dialect: how it is to be read; None: recognised from what is in it.
         tp: tensor-parallel sizes that it is to be sharded for.
@@ -75,31 +81,55 @@ def audit_checkpoint(
         Fp8DebugError: it cannot be read.
         UsageError: it can be read in several ways, or an option names something unknown.
     """
+    tp = checked_tp(tp)
+    if consumer is not None:
+        consumer_named(consumer)  # before anything is read
+    if RunDir(path).exists():
+        store, convention, weights = pair_of_run(path)
+        theirs = (weights, Convention(None, "", "", (), plain=tuple(weights.tensors)))
+        subject, hits = _checked(store, convention, tp, consumer, valid_rows, headers_only, None, told)
+        compared = [compare_opened(subject, theirs, f"the weights of {path}", told)] if weights.tensors else []
+        return _audit(path, subject, hits, compared)
     with open_store(path) as store:
         told("reading headers")
         convention = read_convention(store, dialect)
-        facts = scales_only(store, convention) if headers_only else measure(store, convention, told)
-        subject = Subject(store, convention, facts, tuple(tp), consumer, valid_rows)
-        hits = [hit for check in CHECKS for hit in check(subject)]
-        comparisons = []
-        for reference in references:
-            told(f"comparing with {reference}")
-            comparison, more = compare_with(subject, reference)
-            comparisons.append(comparison)
-            hits += more
+        subject, hits = _checked(store, convention, tp, consumer, valid_rows, headers_only, run, told)
+        compared = [compare_with(subject, reference, told) for reference in references]
         if run is not None:
             told(f"comparing with {run}")
-            comparison, more = compare_with_run(subject, run)
-            comparisons.append(comparison)
-            hits += more
-        return Audit(
-            path=str(path),
-            n_files=len({stored.file for stored in store.tensors.values()}),
-            n_tensors=len(store.tensors),
-            n_bytes=store.n_bytes,
-            convention=convention,
-            facts=facts,
-            findings=findings_of(hits),
-            comparisons=tuple(comparisons),
-            problems=store.problems,
-        )
+            compared.append(compare_with_run(subject, run))
+        return _audit(path, subject, hits, compared)
+
+
+def _checked(
+    store: Store,
+    convention: Convention,
+    tp: Sequence[int],
+    consumer: str | None,
+    valid_rows: int | None,
+    headers_only: bool,
+    run: str | Path | None,
+    told: Told,
+) -> tuple[Subject, list[Hit]]:
+    """What the checkpoint alone tells."""
+    facts = scales_only(store, convention) if headers_only else measure(store, convention, told)
+    ran = None if run is None else precision_of_run(run)
+    subject = Subject(store, convention, facts, tuple(tp), consumer, valid_rows, ran)
+    return subject, [hit for check in CHECKS for hit in check(subject)]
+
+
+def _audit(
+    path: str | Path, subject: Subject, hits: Sequence[Hit], compared: Sequence[tuple[Comparison, list[Hit]]]
+) -> Audit:
+    store = subject.store
+    return Audit(
+        path=str(path),
+        n_files=len({stored.file for stored in store.tensors.values()}),
+        n_tensors=len(store.tensors),
+        n_bytes=store.n_bytes,
+        convention=subject.convention,
+        facts=subject.facts,
+        findings=findings_of([*hits, *(hit for _, more in compared for hit in more)]),
+        comparisons=tuple(comparison for comparison, _ in compared),
+        problems=store.problems,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fp8debug.analysis.checkpoint.checks.attention import kv_scale_one, kv_scale_shared
 from fp8debug.analysis.checkpoint.checks.columns import column_clipped
 from fp8debug.analysis.checkpoint.checks.completeness import completeness
+from fp8debug.analysis.checkpoint.checks.demands import demands
 from fp8debug.analysis.checkpoint.checks.exclusions import exclusions
 from fp8debug.analysis.checkpoint.checks.fused import fused_scales_differ
 from fp8debug.analysis.checkpoint.checks.hit import Check
@@ -13,6 +14,7 @@ from fp8debug.analysis.checkpoint.checks.pairs import pairs
 from fp8debug.analysis.checkpoint.checks.products import scale_product_out_of_range
 from fp8debug.analysis.checkpoint.checks.reciprocal import reciprocal_wrong
 from fp8debug.analysis.checkpoint.checks.shape import shape
+from fp8debug.analysis.checkpoint.checks.sharding import sharding
 from fp8debug.analysis.checkpoint.checks.shared import scale_copied, scale_shared_by_parts
 from fp8debug.analysis.checkpoint.checks.unmatched import unmatched
 
@@ -31,5 +33,7 @@ CHECKS: tuple[Check, ...] = (
     fused_scales_differ,
     kv_scale_one,
     kv_scale_shared,
+    sharding,
+    demands,
 )
 """All of them, in the order in which a person would ask."""

@@ -106,8 +106,8 @@ def _meant_for_others(
             "pattern_meant_for_another",
             CheckPlace(
                 one.tensor,
-                f"`{pattern.text}` is a part of {one.module}{more}, which the file has in {dtype}. Readers that look for "
-                "the text within names take it as excluded, others as quantised: pattern meant for another module?",
+                f"`{pattern.text}` is a part of {one.module}{more}, which the file has in {dtype}. Readers that look "
+                "for the text within names take it as excluded, others as quantised: pattern meant for another module?",
                 numbers={"pattern": pattern.text, "n": n, "file": dtype},
             ),
             weight=n,
