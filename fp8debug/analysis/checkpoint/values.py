@@ -95,21 +95,27 @@ def grid_of(quantised: Quantised, scale: Scale, stored: Float32Array) -> Float32
         return factors.reshape(-1, 1)
     if scale.layout == "column":
         return factors.reshape(1, -1)
+    assert scale.block is not None
+    down, across = blocks_in(quantised, scale.block)
     if scale.is_swizzled:
-        factors = unswizzled(factors, quantised, scale)
-    if scale.is_transposed:
-        factors = np.swapaxes(factors, -1, -2)
-    return np.ascontiguousarray(factors).reshape(-1, factors.shape[-1])
+        factors = unswizzled(factors, down, across)
+    elif scale.is_transposed:
+        factors = np.swapaxes(factors.reshape(-1, across, down), -1, -2)
+    return np.ascontiguousarray(factors).reshape(-1, across)
 
 
-def unswizzled(stored: Float32Array, quantised: Quantised, scale: Scale) -> Float32Array:
-    """A grid in the order of tensor cores as (matrices, block lines, block columns), without its padding.
+def blocks_in(quantised: Quantised, block: tuple[int, int]) -> tuple[int, int]:
+    """Lines and columns of the grid of each matrix; the last blocks may be smaller."""
+    rows = quantised.shape[-2] if len(quantised.shape) > 1 else 1
+    return -(-rows // block[0]), -(-quantised.length // block[1])
+
+
+def unswizzled(stored: Float32Array, lines: int, length: int) -> Float32Array:
+    """A grid in the order of tensor cores as (matrices, lines, length), without its padding.
 
     Of a tile of 128 x 4 numbers, the one of line r and column c is number 16 (r mod 32) + 4 (r div 32) + c; tiles
     follow one another line of tiles by line of tiles (cuBLAS, "1D block scaling factors layout").
     """
-    assert scale.block is not None
-    lines, length = -(-quantised.shape[-2] // scale.block[0]), -(-quantised.shape[-1] // scale.block[1])
     down, across = -(-lines // 128), -(-length // 4)
     tiles = stored.reshape(-1, down, across, 32, 4, 4)
     grid = tiles.transpose(0, 1, 4, 3, 2, 5).reshape(-1, 128 * down, 4 * across)

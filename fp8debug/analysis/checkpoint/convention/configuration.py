@@ -84,3 +84,24 @@ def _texts(configs: Configs, paths: tuple[str, ...]) -> Iterator[str]:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def mentions(configs: Configs, word: str) -> str:
+    """Where what configurations say about quantisation has a text with a word in it; empty: nowhere."""
+    left = [(where, value) for path in _SECTIONS for where, value in found(configs, path)]
+    while left:
+        where, value = left.pop()
+        if isinstance(value, Mapping):
+            left += ((f"{where}.{key}", one) for key, one in value.items())
+        elif isinstance(value, list):
+            left += ((where, one) for one in value)
+        elif isinstance(value, str) and word in value.lower():
+            return where
+    return ""
+
+
+_SECTIONS = (
+    "config.json:quantization_config",
+    "config.json:text_config.quantization_config",
+    "hf_quant_config.json:quantization",
+)

@@ -37,21 +37,21 @@ def fit_simple(shape: Shape, scale: Shape) -> Fit | None:
     """
     if prod(scale) == 1:
         return Fit("tensor")
-    if len(shape) > 2 and scale in _spelled(shape[:-2], 2):
+    if len(shape) > 2 and scale in _with_ones(shape[:-2], 2):
         return Fit("tensor")
-    if len(shape) > 1 and scale in _spelled(shape[:-1], 1):
+    if len(shape) > 1 and scale in _with_ones(shape[:-1], 1):
         return Fit("line", is_square=scale == shape[-1:])
-    if len(shape) > 3 and scale in _spelled(shape[:1], len(shape) - 1):
+    if len(shape) > 3 and scale in _with_ones(shape[:1], len(shape) - 1):
         return Fit("tensor")  # of convolutions: one number an output channel
-    if scale in (shape[-1:], (1, shape[-1])) and len(shape) < 3:
+    if len(shape) in (1, 2) and scale in (shape[-1:], (1, shape[-1])):
         return Fit("column")
     if len(shape) == 2 and scale == (1, shape[0]):
         return Fit("line", is_transposed=True)
     return None
 
 
-def _spelled(axes: Shape, n_more: int) -> Iterable[Shape]:
-    """The axes alone, and followed by one or all of the ones that keep the number of axes."""
+def _with_ones(axes: Shape, n_more: int) -> Iterable[Shape]:
+    """The axes alone, and followed by up to so many ones."""
     return [axes + (1,) * n for n in range(n_more + 1)]
 
 
@@ -63,15 +63,32 @@ def grid_shape(shape: Shape, block: Pair) -> Shape:
 
 
 def fit_blocks(shape: Shape, scale: Shape, block: Pair) -> Fit | None:
-    """One number for each block of that size, the grid stored as it lies or columns first."""
+    """One number for each block of that size, the grid stored as it lies or columns first.
+
+    Args:
+        shape: of the values, (..., N, K).
+        scale: of the scale: [..., N / b, K / b], or [..., N / b, 1, K / b, 1] as ModelOpt has it; both rounded up.
+        block: lines and columns.
+    """
     expected = grid_shape(shape, block)
-    if scale in (expected, spaced(expected)):
+    if scale == expected or (len(shape) > 1 and scale == (*expected[:-1], 1, expected[-1], 1)):
         return Fit("block", block)
     if len(expected) > 1 and scale == (*expected[:-2], expected[-1], expected[-2]):
         return Fit("block", block, is_transposed=True)
     return None
 
 
-def spaced(grid: Shape) -> Shape:
-    """(..., N/b, K/b) as ModelOpt writes it, an axis of one after each axis of blocks: (..., N/b, 1, K/b, 1)."""
-    return (*grid[:-2], *(n for size in grid[-2:] for n in (size, 1)))
+def fit_swizzled(shape: Shape, scale: Shape, block: Pair) -> Fit | None:
+    """The grid padded to whole tiles of 128 x 4 numbers: its number of elements decides, whatever its axes."""
+    if len(shape) < 2 or prod(shape) == 0:
+        return None
+    *stack, lines, length = grid_shape(shape, block)
+    n = prod(stack) * (-(-lines // 128) * 128) * (-(-length // 4) * 4)
+    return Fit("block", block) if prod(scale) == n else None
+
+
+def fit_halves(shape: Shape, scale: Shape) -> Fit | None:
+    """Two numbers a matrix, one for each half of its lines: of two layers that are stored as one."""
+    if len(shape) > 1 and shape[-2] % 2 == 0 and shape[-2] and scale == (*shape[:-2], 2, 1):
+        return Fit("block", (shape[-2] // 2, shape[-1]))
+    return None

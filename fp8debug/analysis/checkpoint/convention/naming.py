@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 PARAM = "{param}"
+_COMMON = ("_scale", "_scales", "scale", "scales")
+"""Tails that parameters of ordinary models have too: logit_scale, layer_scale, q_norm.scale."""
 
 
 class Key(NamedTuple):
@@ -17,7 +19,7 @@ class Key(NamedTuple):
     @property
     def module(self) -> str:
         """The layer of a weight; the parameter itself where it has another name."""
-        return self.layer if self.param == "weight" else ".".join(filter(None, self))
+        return self.layer if self.param == "weight" else self.plain_name
 
     @property
     def plain_name(self) -> str:
@@ -38,21 +40,30 @@ class Tail:
         """Characters that are given: of two tails that fit a name, the one with more of them says more."""
         return len(self._before) + len(self._after)
 
-    @property
-    def is_telling(self) -> bool:
-        """Whether a name with it is a scale even where nothing stands beside it: `_scale` alone is in many names."""
-        return self._after not in ("_scale", "_scales", "")
-
-    def key(self, name: str) -> Key | None:
-        """Layer and parameter that a name speaks of; None: it has another tail."""
-        layer, _, last = name.rpartition(".")
+    def param(self, last: str) -> str | None:
+        """The parameter that the last part of a name speaks of; None: it has another tail."""
         if not self._has_param:
-            return Key(layer, "weight") if last == self.text else None
+            return "weight" if last == self.text else None
         if len(last) > self.n_literal and last.startswith(self._before) and last.endswith(self._after):
-            return Key(layer, last[len(self._before) : len(last) - len(self._after)])
+            return last[len(self._before) : len(last) - len(self._after)]
         return None
 
+    def is_telling(self, key: Key) -> bool:
+        """Whether a name with it is that of a scale even where no codes stand beside it."""
+        return self._before + self._after not in _COMMON or (self._has_param and key.param == "weight")
 
-def tails(texts: Iterable[str]) -> list[Tail]:
-    """The tails, each once, those that say most first."""
-    return sorted(map(Tail, dict.fromkeys(texts)), key=lambda tail: -tail.n_literal)
+
+class Tails:
+    """Several of them, to be found in many names: the last parts of names are few."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._tails = sorted(map(Tail, dict.fromkeys(texts)), key=lambda tail: -tail.n_literal)
+        self._seen: dict[str, list[tuple[Tail, str]]] = {}
+
+    def matches(self, name: str) -> list[tuple[Tail, Key]]:
+        """Those that a name has, the one that says most first, and what the name speaks of then."""
+        layer, _, last = name.rpartition(".")
+        if last not in self._seen:
+            found = ((tail, tail.param(last)) for tail in self._tails)
+            self._seen[last] = [(tail, param) for tail, param in found if param is not None]
+        return [(tail, Key(layer, param)) for tail, param in self._seen[last]]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fp8debug.analysis.checkpoint.convention.applying import Applier, Notes, Pairing
+from fp8debug.analysis.checkpoint.convention.applying import Applier
 from fp8debug.analysis.checkpoint.convention.configuration import Stated, stated_in
+from fp8debug.analysis.checkpoint.convention.header import entries_in
+from fp8debug.analysis.checkpoint.convention.naming import Key
+from fp8debug.analysis.checkpoint.convention.notes import Notes
+from fp8debug.analysis.checkpoint.convention.pairing import Pairing, is_packed, pairings_of, values_shape
 from fp8debug.analysis.checkpoint.convention.sorting import Codes, Sorted, sort_tensors
 from fp8debug.analysis.checkpoint.convention.unexplained import is_plain, is_unexplained
 from fp8debug.analysis.checkpoint.dialects import Dialect, ScaleSpelling
 from fp8debug.analysis.checkpoint.records import Convention, Misfit, Quantised, Scale, Stored
 from fp8debug.analysis.checkpoint.store import Store
-from fp8debug.formats import FORMATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,50 +25,62 @@ class Reading:
     sorted: Sorted
     stated: Stated
     quantised: tuple[Quantised, ...]
+    spare: tuple[Scale, ...]
+    """Scales of codes that have another one already."""
     misfits: tuple[Misfit, ...]
     notes: Notes
 
     @property
+    def n_scaled(self) -> int:
+        """Quantised tensors with a scale."""
+        return sum(bool(one.scales) for one in self.quantised)
+
+    @property
     def n_explained(self) -> int:
-        """Tensors that the dialect has a word for."""
-        return (
-            sum(1 + len(one.scales) for one in self.quantised if one.scales)
-            + len(self.sorted.others)
-            + len(self.sorted.companions)
-        )
+        """Tensors that the dialect has a word for, those that do not fit included."""
+        found = self.sorted
+        applied = sum(1 + len(one.scales) for one in self.quantised if one.scales)
+        return applied + len(self.misfits) + len({stored.name for stored, _, _ in found.others}) + len(found.companions)
 
 
 def read_as(store: Store, dialect: Dialect) -> Reading:
-    """Read a checkpoint as a dialect has it, whatever it is."""
-    found, stated, notes = sort_tensors(store.tensors, dialect), stated_in(store.configs, dialect), Notes()
-    applier = Applier(dialect, stated, notes)
-    pairings = {codes.stored.name: list(_pairings(codes)) for codes in found.codes}
-    applier.choose_blocks(one for ones in pairings.values() for one in ones)
-    quantised, misfits = [], []
+    """Read a checkpoint as a dialect has it, whatever it is.
+
+    Raises:
+        UsageError: the dialect leaves open what a scale is for.
+    """
+    entries = entries_in(store.metadata) if dialect.reads_header else {}
+    found, stated, notes = sort_tensors(store.tensors, dialect, entries), stated_in(store.configs, dialect), Notes()
+    pairings: list[list[Pairing]] = []
+    spare: list[Scale] = []
     for codes in found.codes:
-        scales = [applier.scale_of(one) for one in pairings[codes.stored.name]]
-        misfits += [one for one in scales if isinstance(one, Misfit)]
-        quantised.append(
-            Quantised(
-                codes.stored.name, codes.key.module, codes.fmt, _values_shape(codes),
-                tuple(one for one in scales if isinstance(one, Scale)), _is_packed(codes),
-            )
-        )  # fmt: skip
-    return Reading(dialect, found, stated, tuple(quantised), tuple(misfits), notes)
+        applied, more = pairings_of(codes)
+        pairings.append(applied)
+        spare += (_reciprocal(one, codes, notes) for one in more)
+    applier = Applier(dialect, stated, notes)
+    applier.prepare([one for ones in pairings for one in ones])
+    quantised: list[Quantised] = []
+    misfits: list[Misfit] = []
+    for codes, ones in zip(found.codes, pairings, strict=True):
+        scales = [applier.scale_of(one) for one in ones]
+        misfits += (one for one in scales if isinstance(one, Misfit))
+        quantised.append(_quantised(codes, tuple(one for one in scales if isinstance(one, Scale))))
+    return Reading(dialect, found, stated, tuple(quantised), tuple(spare), tuple(misfits), notes)
 
 
-def convention_of(reading: Reading, why: str, store: Store) -> Convention:
+def convention_of(reading: Reading, why: str) -> Convention:
     """The reading as what all others go by."""
     found, stated = reading.sorted, reading.stated
+    rest = {one.name: one for one in (*found.rest, *found.integers)}
     return Convention(
         dialect=reading.dialect.name,
         title=reading.dialect.title,
         why=why,
         quantised=reading.quantised,
-        scales=tuple(_other(stored, spelling, key.module) for stored, spelling, key in found.others),
+        scales=(*map(_other, *zip(*found.others, strict=True)), *reading.spare) if found.others else reading.spare,
         orphan_scales=tuple(found.orphans),
         plain=tuple(one.name for one in found.rest if is_plain(one)),
-        unknown=tuple(one.name for one in found.rest if is_unexplained(one)),
+        unknown=tuple(one.name for one in rest.values() if is_unexplained(one)),
         excluded=stated.excluded,
         targets=stated.targets,
         block=stated.blocks[0] if stated.blocks else None,
@@ -77,29 +91,20 @@ def convention_of(reading: Reading, why: str, store: Store) -> Convention:
     )
 
 
-def _pairings(codes: Codes) -> Iterator[Pairing]:
-    """Second levels last."""
-    for scale, spelled in sorted(codes.scales, key=lambda pair: pair[1][0].kind == "tensor"):
-        fitting = next((one for one in spelled if scale.dtype in one.dtypes), None)
-        yield Pairing(
-            codes.stored.name, codes.key.module, _values_shape(codes), _is_packed(codes), scale,
-            fitting or spelled[0], fitting is not None,
-        )  # fmt: skip
+def _quantised(codes: Codes, scales: tuple[Scale, ...]) -> Quantised:
+    fmt = (codes.entry.fmt if codes.entry is not None else None) or codes.fmt
+    is_high_first = codes.spelling.is_high_first and is_packed(codes)
+    return Quantised(
+        codes.stored.name, codes.key.module, fmt, values_shape(codes), scales, is_packed(codes), is_high_first
+    )
 
 
-def _values_shape(codes: Codes) -> tuple[int, ...]:
-    shape = codes.stored.shape
-    if codes.spelling.has_blocks_apart and len(shape) > 1:
-        shape = (*shape[:-2], shape[-2] * shape[-1])
-    if _is_packed(codes) and codes.stored.dtype != "F4" and shape:
-        shape = (*shape[:-1], 2 * shape[-1])
-    return shape
+def _reciprocal(stored: Stored, codes: Codes, notes: Notes) -> Scale:
+    notes.add("checkpoint", "a second scale of the same codes is not applied", stored.name)
+    layout = "tensor" if stored.n == 1 else "line"
+    return Scale(stored.name, "reciprocal", stored.dtype, stored.shape, False, layout, module=codes.key.module)
 
 
-def _is_packed(codes: Codes) -> bool:
-    return FORMATS[codes.fmt].bits == 4
-
-
-def _other(stored: Stored, spelling: ScaleSpelling, module: str) -> Scale:
+def _other(stored: Stored, spelling: ScaleSpelling, key: Key) -> Scale:
     layout = "tensor" if stored.n == 1 else "column" if spelling.kind == "input" else "line"
-    return Scale(stored.name, spelling.kind, stored.dtype, stored.shape, spelling.divides, layout, module=module)
+    return Scale(stored.name, spelling.kind, stored.dtype, stored.shape, spelling.divides, layout, module=key.module)

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from fp8debug.analysis.checkpoint.convention.configuration import found
-from fp8debug.analysis.checkpoint.convention.naming import Tail
 from fp8debug.analysis.checkpoint.convention.reading import Reading, convention_of, read_as
+from fp8debug.analysis.checkpoint.convention.refusing import (
+    refuse_if_unexplained,
+    refuse_if_unreadable,
+    refuse_unless_alike,
+)
+from fp8debug.analysis.checkpoint.convention.remarks import remarks
+from fp8debug.analysis.checkpoint.convention.signs import Signs
 from fp8debug.analysis.checkpoint.convention.unexplained import is_plain, is_unexplained
-from fp8debug.analysis.checkpoint.dialects import LEVELS, Dialect, Sign, dialect_named, dialects
-from fp8debug.analysis.checkpoint.records import Convention
+from fp8debug.analysis.checkpoint.dialects import LEVELS, dialect_named, dialects
+from fp8debug.analysis.checkpoint.records import Assumption, Convention
 from fp8debug.analysis.checkpoint.store import Store
-from fp8debug.errors import UsageError, escape
 
-Signs = dict[str, list[tuple[str, str]]]
-"""Dialect -> the signs of it: level, and what was seen."""
+_STATED = LEVELS.index("config")
+_Seen = Mapping[str, list[tuple[int, str]]]
+"""Dialect -> level and words of each of its signs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recognised:
+    reading: Reading
+    why: str
+    remarks: tuple[Assumption, ...] = ()
 
 
 def read_convention(store: Store, dialect: str | None = None) -> Convention:
@@ -29,60 +41,79 @@ def read_convention(store: Store, dialect: str | None = None) -> Convention:
         UsageError: there is no such dialect, or several readings fit; the message says what would settle it.
     """
     if dialect is not None:
-        return convention_of(read_as(store, dialect_named(dialect)), f"--as {dialect}", store)
-    signs = {name: seen for name, one in dialects().items() if (seen := list(_seen(store, one)))}
-    if not signs:
-        return _unquantised(store)
-    level = max((LEVELS.index(level) for seen in signs.values() for level, _ in seen), default=0)
-    candidates = [name for name, seen in signs.items() if any(LEVELS.index(one) == level for one, _ in seen)]
-    readings = [read_as(store, dialects()[name]) for name in candidates]
-    most = max(one.n_explained for one in readings)
-    best = [one for one in readings if one.n_explained == most]
-    _refuse_if_they_differ(best)
-    return convention_of(best[0], "; ".join(words for _, words in signs[best[0].dialect.name]), store)
-
-
-def _seen(store: Store, dialect: Dialect) -> Iterator[tuple[str, str]]:
-    """Level and words of each sign of the dialect that the checkpoint shows."""
-    for sign in dialect.signs:
-        if words := _words_of(store, sign):
-            yield sign.level, words
-
-
-def _words_of(store: Store, sign: Sign) -> str:
-    if sign.config:
-        for where, value in found(store.configs, sign.config):
-            if not sign.equals or str(value).lower() in sign.equals:
-                return f"{where} is {escape(str(value))[:60]}"
-    elif sign.metadata:
-        if sign.contains in store.metadata.get(sign.metadata, ""):
-            return f"the header's text {sign.metadata} speaks of it"
+        recognised: _Recognised | None = _Recognised(read_as(store, dialect_named(dialect)), f"--as {dialect}")
     else:
-        tail = Tail(sign.tail)
-        n = sum(
-            tail.key(one.name) is not None and (not sign.dtypes or one.dtype in sign.dtypes)
-            for one in store.tensors.values()
-        )
-        return f"{n:,} tensors end in {sign.tail.replace('{param}', '')}" if n else ""
-    return ""
+        recognised = _recognised(store)
+    if recognised is None:
+        return _unquantised(store)
+    reading = recognised.reading
+    refuse_if_unreadable(reading)
+    convention = convention_of(reading, recognised.why)
+    more = (*recognised.remarks, *remarks(store, reading, is_asked_for=dialect is not None))
+    return replace(convention, assumptions=(*convention.assumptions, *more))
+
+
+def _recognised(store: Store) -> _Recognised | None:
+    """The dialect that is written most clearly; None: nothing is quantised."""
+    signs = Signs(store)
+    seen = {name: words for name, one in dialects().items() if (words := signs.seen(one))}
+    stated = [name for name, words in seen.items() if any(level == _STATED for level, _ in words)]
+    shown = [name for name in seen if name not in stated]
+    best = _best(store, stated)
+    other = _best(store, shown) if not best or best[0].n_scaled == 0 else []
+    # A configuration is a statement. Names overrule it where it leaves all codes without a scale, and they do not.
+    is_overruled = bool(best and other and other[0].n_scaled > best[0].n_scaled)
+    chosen = other if is_overruled or not best else best
+    if not chosen or (not stated and not _finds_anything(chosen[0])):
+        return None
+    refuse_unless_alike(chosen)
+    reading = chosen[0]
+    if not stated:
+        refuse_if_unexplained(store, reading)
+    why = "; ".join(words for _, words in seen[reading.dialect.name])
+    if is_overruled:
+        return _Recognised(reading, why, (_overruled(best[0], reading, seen),))
+    return _Recognised(reading, why, _alike(chosen) if not stated else ())
+
+
+def _best(store: Store, names: Sequence[str]) -> list[Reading]:
+    """Readings of those dialects that explain most; of lower rank first."""
+    readings = [read_as(store, dialects()[name]) for name in names]
+    scores = [(one.n_scaled, one.n_explained) for one in readings]
+    best = [one for one, score in zip(readings, scores, strict=True) if score == max(scores)]
+    return [one for one in best if not one.dialect.is_generic] or best
+
+
+def _finds_anything(reading: Reading) -> bool:
+    return bool(reading.quantised or reading.sorted.others or reading.sorted.orphans)
+
+
+def _overruled(stated: Reading, read: Reading, seen: _Seen) -> Assumption:
+    words = next(words for level, words in seen[stated.dialect.name] if level == _STATED)
+    return Assumption(
+        "checkpoint",
+        f"{words}, and read so no code would have a scale; taken as {read.dialect.title}, as the names of "
+        f"{read.n_scaled:,} tensors have it",
+    )
+
+
+def _alike(readings: Sequence[Reading]) -> tuple[Assumption, ...]:
+    """That others are read in the same way."""
+    if len(readings) == 1 or not readings[0].n_scaled:
+        return ()
+    others = " or ".join(one.dialect.title for one in readings[1:])
+    return (
+        Assumption(
+            "checkpoint", f"taken as {readings[0].dialect.title}; {others} would be read in the same way"
+        ),
+    )  # fmt: skip
 
 
 def _unquantised(store: Store) -> Convention:
     rest = list(store.tensors.values())
-    dtypes = Counter(one.dtype for one in rest)
+    dtypes = ", ".join(sorted({one.dtype for one in rest}))
     return Convention(
-        None, "high precision", f"no tensor holds codes of a quantised weight: {', '.join(sorted(dtypes))}", (),
+        None, "high precision", f"no tensor holds codes of a quantised weight (dtypes: {dtypes or 'none'})", (),
         plain=tuple(one.name for one in rest if is_plain(one)),
         unknown=tuple(one.name for one in rest if is_unexplained(one)),
     )  # fmt: skip
-
-
-def _refuse_if_they_differ(readings: list[Reading]) -> None:
-    first = readings[0]
-    for other in readings[1:]:
-        if other.quantised != first.quantised:
-            raise UsageError(
-                f"the checkpoint can be read as {first.dialect.name} and as {other.dialect.name}, and not alike; "
-                f"say which with --as {first.dialect.name} or --as {other.dialect.name}, or put the configuration "
-                "beside it that says how it was quantised"
-            )

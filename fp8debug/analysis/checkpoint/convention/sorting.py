@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fp8debug.analysis.checkpoint.convention.naming import Key, Tail, tails
+from fp8debug.analysis.checkpoint.convention.header import Entry
+from fp8debug.analysis.checkpoint.convention.naming import Key, Tail, Tails
 from fp8debug.analysis.checkpoint.dialects import CodeSpelling, Dialect, ScaleSpelling
 from fp8debug.analysis.checkpoint.records import Stored
 
 OF_CODES = ("weight", "tensor")
 """Kinds of scales that codes are multiplied with or divided by."""
-BYTES = ("U8", "I8")
-"""dtypes that are codes only where a scale stands beside them."""
+INTEGERS = ("I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")
+_BYTES = ("U8", "I8")
+"""dtypes that are 4-bit codes only where a scale of such codes stands beside them."""
+_SCALES_OF_PAIRS = ("F8_E4M3", "F8_E8M0", "U8")
+"""dtypes of the scales of 4-bit codes."""
+_COUNTS = ("I32", "I64", "BOOL")
+"""dtypes that no scale has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,8 @@ class Codes:
     key: Key
     spelling: CodeSpelling
     fmt: str
+    entry: Entry | None = None
+    """What the file's header says of it."""
     scales: list[tuple[Stored, tuple[ScaleSpelling, ...]]] = field(default_factory=list)
     """Beside each scale the spellings of its tail, whatever dtypes these ask for."""
 
@@ -35,84 +43,102 @@ class Sorted:
     others: list[tuple[Stored, ScaleSpelling, Key]] = field(default_factory=list)
     """Scales of anything but stored codes."""
     orphans: list[str] = field(default_factory=list)
+    integers: list[Stored] = field(default_factory=list)
+    """Scales of integers, and the integers."""
     companions: list[str] = field(default_factory=list)
     rest: list[Stored] = field(default_factory=list)
 
 
-def sort_tensors(tensors: Mapping[str, Stored], dialect: Dialect) -> Sorted:
-    """Say of every tensor what it is to a dialect."""
-    result = Sorted()
-    possible = {codes.stored.name: codes for codes in _possible_codes(tensors, dialect)}
-    by_key = {codes.key: codes for codes in reversed(possible.values())}
-    known_tails = tails(spelling.tail for spelling in dialect.scales)
-    spellings = {t.text: tuple(one for one in dialect.scales if one.tail == t.text) for t in known_tails}
-    companions = tails(dialect.companions)
-    for name, stored in tensors.items():
-        if not _is_scale(stored, known_tails, spellings, by_key, tensors, result) and name not in possible:
-            if any(tail.key(name) for tail in companions):
-                result.companions.append(name)
-            else:
-                result.rest.append(stored)
-    scales = {scale.name for codes in possible.values() for scale, _ in codes.scales} | {
-        *result.orphans, *(stored.name for stored, _, _ in result.others)
-    }  # fmt: skip
-    for name, codes in possible.items():
-        if name in scales:
-            continue
-        if codes.stored.dtype in BYTES and not _has_scale(codes):
-            result.rest.append(codes.stored)
-            result.orphans += (scale.name for scale, _ in codes.scales)
-        else:
-            result.codes.append(codes)
-    return result
+def sort_tensors(tensors: Mapping[str, Stored], dialect: Dialect, entries: Mapping[str, Entry]) -> Sorted:
+    """Say of every tensor what it is to a dialect.
+
+    Args:
+        tensors: by name.
+        dialect: whose spellings count.
+        entries: what the header says of parameters, by their names; see `header`.
+    """
+    return _Sorting(tensors, dialect, entries).run()
 
 
-def _possible_codes(tensors: Mapping[str, Stored], dialect: Dialect) -> Iterator[Codes]:
-    spelled = [(Tail(one.tail), one) for one in dialect.codes]
-    spelled.sort(key=lambda pair: -pair[0].n_literal)
-    dtypes = dialect.code_dtypes
-    for name, stored in tensors.items():
-        if stored.dtype not in dtypes:
-            continue
-        for tail, spelling in spelled:
-            key = tail.key(name)
-            if key is not None and stored.dtype in spelling.formats:
-                yield Codes(stored, key, spelling, spelling.formats[stored.dtype])
-                break
+class _Sorting:
+    def __init__(self, tensors: Mapping[str, Stored], dialect: Dialect, entries: Mapping[str, Entry]) -> None:
+        self._tensors = tensors
+        self._spellings: dict[str, tuple[ScaleSpelling, ...]] = {}
+        for one in dialect.scales:
+            self._spellings[one.tail] = (*self._spellings.get(one.tail, ()), one)
+        self._scale_tails = Tails(self._spellings)
+        self._companion_tails = Tails(dialect.companions)
+        named = list(_named_as_codes(tensors, dialect))
+        self._possible = {
+            stored.name: Codes(stored, key, spelling, spelling.formats[stored.dtype], entries.get(key.plain_name))
+            for stored, key, spelling in named
+            if stored.dtype in spelling.formats
+        }
+        self._owners = {codes.key: codes for codes in reversed(self._possible.values())}
+        self._named = {key: stored for stored, key, _ in reversed(named)}
+        self._result = Sorted()
 
+    def run(self) -> Sorted:
+        result = self._result
+        taken = {name for name, stored in self._tensors.items() if self._is_scale(stored)}
+        for codes in self._possible.values():
+            if codes.stored.name not in taken:
+                taken.add(codes.stored.name)
+                self._put(codes)
+        found = {stored.name for stored in (*result.integers, *result.rest)} | taken
+        for name, stored in self._tensors.items():
+            if name not in found:
+                is_companion = bool(self._companion_tails.matches(name))
+                (result.companions.append(name) if is_companion else result.rest.append(stored))
+        return result
 
-def _is_scale(
-    stored: Stored,
-    known: list[Tail],
-    spellings: Mapping[str, tuple[ScaleSpelling, ...]],
-    by_key: Mapping[Key, Codes],
-    tensors: Mapping[str, Stored],
-    result: Sorted,
-) -> bool:
-    """Put the tensor where it belongs when it is a scale, and say whether it is one."""
-    for tail in known:
-        key = tail.key(stored.name)
-        if key is None:
-            continue
-        fitting = spellings[tail.text]
-        if fitting[0].kind not in OF_CODES:
-            result.others.append((stored, fitting[0], key))
-            return True
-        owner = by_key.get(key)
-        if owner is not None and owner.stored is not stored:
-            owner.scales.append((stored, fitting))
-            return True
-        if tail.is_telling or (key.param == "weight" and (key.plain_name in tensors or tail.n_literal > 0)):
-            if stored.dtype not in ("I32", "I64", "BOOL"):
-                result.orphans.append(stored.name)
+    def _is_scale(self, stored: Stored) -> bool:
+        """Put the tensor where it belongs when it is a scale, and say whether it is one."""
+        for tail, key in self._scale_tails.matches(stored.name):
+            spelled = self._spellings[tail.text]
+            if spelled[0].kind not in OF_CODES:
+                self._result.others += ((stored, one, key) for one in spelled)
                 return True
-    return False
+            owner = self._owners.get(key)
+            if owner is not None and owner.stored is not stored:
+                owner.scales.append((stored, spelled))
+                return True
+            if self._is_scale_of_something_else(stored, tail, key):
+                return True
+        return False
+
+    def _is_scale_of_something_else(self, stored: Stored, tail: Tail, key: Key) -> bool:
+        beside = self._named.get(key)
+        if beside is not None and beside is not stored and beside.dtype in INTEGERS:
+            self._result.integers += (beside, stored)
+            return True
+        if tail.is_telling(key) and stored.dtype not in _COUNTS:
+            self._result.orphans.append(stored.name)
+            return True
+        return False
+
+    def _put(self, codes: Codes) -> None:
+        if codes.stored.dtype not in _BYTES or _are_pairs(codes):
+            self._result.codes.append(codes)
+        else:
+            self._result.integers += (codes.stored, *(scale for scale, _ in codes.scales))
 
 
-def _has_scale(codes: Codes) -> bool:
-    """Whether one of its scales is of a dtype that scales of such codes have."""
+def _named_as_codes(tensors: Mapping[str, Stored], dialect: Dialect) -> Iterator[tuple[Stored, Key, CodeSpelling]]:
+    """Tensors that a dialect's codes may be named like; of those of a dtype of codes, by the tail that has it."""
+    tails = Tails(one.tail for one in dialect.codes)
+    spellings = {one.tail: one for one in dialect.codes}
+    for name, stored in tensors.items():
+        matches = [(spellings[tail.text], key) for tail, key in tails.matches(name)]
+        fitting = [pair for pair in matches if stored.dtype in pair[0].formats]
+        for spelling, key in (fitting or matches)[:1]:
+            yield stored, key, spelling
+
+
+def _are_pairs(codes: Codes) -> bool:
+    """Whether bytes are pairs of codes: a scale that only such codes have stands beside them."""
     return any(
-        spelling.kind == "weight" and scale.dtype in spelling.dtypes and scale.dtype in ("F8_E4M3", "F8_E8M0", "U8")
+        spelling.kind == "weight" and scale.dtype in spelling.dtypes and scale.dtype in _SCALES_OF_PAIRS
         for scale, spelled in codes.scales
         for spelling in spelled
     )

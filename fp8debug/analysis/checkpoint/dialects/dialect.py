@@ -15,7 +15,7 @@ from typing import Any
 Pair = tuple[int, int]
 
 LEVELS = ("names", "metadata", "config")
-"""What a sign is worth, least first: names are shared by many, a header's text by few, a configuration is a statement."""
+"""What a sign is worth, least first: names are shared by many, headers' texts by few, a configuration states it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class CodeSpelling:
     tail: str
     formats: Mapping[str, str]
     """Element format by stored dtype: F8_E4M3 -> E4M3; U8 -> E2M1 where two codes are in a byte."""
+    is_high_first: bool = False
+    """Whether the first of two codes in a byte is in its high half."""
     has_blocks_apart: bool = False
     """Whether the last two axes are blocks and the bytes of a block: (..., K / 32, 16)."""
 
@@ -46,8 +48,8 @@ class ScaleSpelling:
     """Lines x columns of a block, where the dialect knows it; likelier ones first."""
     is_block_fixed: bool = False
     """Whether the block is part of the format, whatever a configuration says."""
-    is_required: bool = False
-    """Whether codes that another scale of this dialect stands beside are incomplete without it."""
+    is_swizzled: bool = False
+    """Whether a grid is stored in the order of tensor cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ class Dialect:
     signs: tuple[Sign, ...]
     codes: tuple[CodeSpelling, ...]
     scales: tuple[ScaleSpelling, ...]
+    is_generic: bool = False
+    """Whether it stands for names alone: a dialect that somebody writes goes before it."""
     block_paths: tuple[str, ...] = ()
     """Where configurations state the block size; first wins."""
     excluded_paths: tuple[str, ...] = ()
@@ -102,10 +106,10 @@ class Dialect:
     target_paths: tuple[str, ...] = ()
     """Where they list what is quantised."""
     promises: tuple[Promise, ...] = ()
+    reads_header: bool = False
+    """Whether the header of a file says how each parameter is stored, see `convention.header`."""
     companions: tuple[str, ...] = ()
     """Tails of further tensors that are part of it and hold nothing to check."""
-    recipes: tuple[str, ...] = ()
-    """Scaling recipes that are written in it."""
 
     @property
     def code_dtypes(self) -> frozenset[str]:

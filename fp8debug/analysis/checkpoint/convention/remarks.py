@@ -1,0 +1,47 @@
+"""What is said of a checkpoint as a whole, beside what was assumed of its scales."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp8debug.analysis.checkpoint.convention.configuration import mentions
+from fp8debug.analysis.checkpoint.convention.reading import Reading
+from fp8debug.analysis.checkpoint.records import Assumption
+from fp8debug.analysis.checkpoint.store import Store
+
+CAST = "cast"
+"""Name of the dialect without scales."""
+_FNUZ = "FNUZ"
+
+
+def remarks(store: Store, reading: Reading, *, is_asked_for: bool) -> Iterator[Assumption]:
+    """Sentences, each with the numbers.
+
+    Args:
+        store: the checkpoint.
+        reading: how it is read.
+        is_asked_for: whether somebody asked for the dialect.
+    """
+    n, dialect = len(reading.quantised), reading.dialect
+    if is_asked_for and not reading.n_explained:
+        yield Assumption(
+            "checkpoint",
+            f"{dialect.title} explains nothing in it: of {len(store.tensors):,} tensors, {n:,} hold codes and none of "
+            "them has a scale that is named so",
+        )
+    if dialect.name == CAST and n:
+        yield Assumption("checkpoint", f"no scale is stored for any of {n:,} tensors of codes; codes taken as values")
+    if reading.sorted.integers:
+        yield Assumption(
+            "checkpoint",
+            f"integers are not looked at: {len(reading.sorted.integers):,} tensors of codes and their scales, "
+            f"{reading.sorted.integers[0].name} is the first",
+        )
+    where = mentions(store.configs, "fnuz")
+    ocp = [one.name for one in reading.quantised if _FNUZ not in one.fmt and one.fmt.startswith(("E4M3", "E5M2"))]
+    if where and ocp:
+        yield Assumption(
+            "checkpoint",
+            f"{where} says fnuz and the file says otherwise of {len(ocp):,} tensors, {ocp[0]} is the first: the file "
+            "is believed; if it is wrong, all their values are twice what they should be",
+        )
