@@ -18,7 +18,7 @@ from fp8debug.analysis.checkpoint.reference.pair import Pair
 from fp8debug.analysis.checkpoint.store import Store, open_store
 from fp8debug.errors import Fp8DebugError
 
-__all__ = ["ComparedTensor", "Comparison", "Hypothesis", "compare_stores", "compare_with"]
+__all__ = ["ComparedTensor", "Comparison", "Hypothesis", "compare_opened", "compare_stores", "compare_with"]
 
 Told = Callable[[str], None]
 
@@ -38,19 +38,21 @@ def compare_with(
         UsageError: the reference can be read in several ways.
     """
     with open_store(reference) as store:
-        convention = read_convention(store)
-        matching, tensors = compare_stores(
-            (subject.store, subject.convention), (store, convention), told, needs_causes=True
-        )
-        comparison = Comparison(
-            reference=str(reference),
-            kind="reference",
-            tensors=tensors,
-            missing=matching.missing,
-            extra=matching.extra,
-            notes=notes_of(matching, tensors, str(reference)),
-        )
-        return comparison, hits_of(subject, matching, comparison)
+        return compare_opened(subject, (store, read_convention(store)), str(reference), told)
+
+
+def compare_opened(
+    subject: Subject, theirs: tuple[Store, Convention], name: str, told: Told = lambda words: None
+) -> tuple[Comparison, list[Hit]]:
+    """Hold a checkpoint against another one that is open; `name` is what the reference is called.
+
+    Raises:
+        Fp8DebugError: they have nothing in common.
+    """
+    matching, tensors = compare_stores((subject.store, subject.convention), theirs, told, needs_causes=True)
+    notes = notes_of(matching, tensors, name)
+    comparison = Comparison(name, "reference", tensors, matching.missing, matching.extra, notes)
+    return comparison, hits_of(subject, matching, comparison)
 
 
 def compare_stores(
