@@ -2,7 +2,7 @@
 
 Verdicts rest on bounds that hold for any values, not on typical ones: rounding to a format with m mantissa bits moves a
 value in its normal range by at most 1 / (2^(m+1) + 1), hence the SQNR of a tensor is at least 20 log10(2^(m+1) + 1) and
-its gain is off by no more than that. Blocks whose codes are mostly below the normal range prove nothing.
+its gain is off by no more than that. Of blocks, those count to which the bound applies (`proving`).
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from fp8debug.analysis.checkpoint.records import Quantised, Stored
 from fp8debug.analysis.checkpoint.reference.blocks import BlockSums
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor
-from fp8debug.analysis.checkpoint.reference.pair import Pair
+from fp8debug.analysis.checkpoint.reference.pair import Pair, Rows
+from fp8debug.analysis.checkpoint.reference.proving import proving
 from fp8debug.analysis.checkpoint.reference.rounding import (
-    Precision,
     decibel,
     of_both_db,
     one_rounding,
     precision_of,
 )
 from fp8debug.analysis.checkpoint.store import Store, n_bytes_of
+from fp8debug.formats import BoolArray
 from fp8debug.metrics import Float64Array
 
 MOST_NEAREST = 0.97
@@ -50,12 +50,11 @@ class _Limits:
 def judge(pair: Pair, reference_name: str) -> ComparedTensor:
     """Compare a tensor with its reference: one pass over both, and a sample once more."""
     sums = pair.sums()
-    blocks, factors = (sums, pair.block_factors()) if pair.keeps_all_blocks else _of_code_sums(pair)
-    limits = _limits(pair.tensor, pair.reference)
-    verdict, healthy = _verdict(pair, sums, blocks, factors, limits)
+    blocks, lines = _blocks(pair, sums)
+    proven = proving(pair, blocks, lines)
+    verdict, healthy = _verdict(pair, sums, _only(blocks, proven))
     total = sums.total
     gains, sqnrs = blocks.block_gain(), blocks.block_sqnr_db()
-    proven = _proven(blocks, factors, precision_of(pair.tensor))
     worst = _worst(np.where(proven, sqnrs, np.nan))
     known = gains[proven & np.isfinite(gains)]
     return ComparedTensor(
@@ -88,18 +87,22 @@ def _limits(ours: Quantised | Stored, theirs: Quantised | Stored) -> _Limits:
         error = block_error = coarse.error
         healthy = coarse.healthy_db
     else:
-        error, block_error = one.error + other.error, one.block_error + other.block_error
+        error = one.error + _of_rounded(other.error)
+        block_error = one.block_error + _of_rounded(other.block_error)
         healthy = of_both_db(one.healthy_db, other.healthy_db)
     # Half a dB for what is below the normal range even in a tensor that is mostly above it.
     floor, block_floor = decibel(error) - 0.5, decibel(block_error) - 0.5
     return _Limits(error, block_error, floor, block_floor, healthy)
 
 
-def _verdict(
-    pair: Pair, sums: BlockSums, blocks: BlockSums, factors: Float64Array, limits: _Limits
-) -> tuple[str, float | None]:
+def _of_rounded(error: float) -> float:
+    """A relative error, as a share of the rounded value: the reference is that."""
+    return error / (1 - error)
+
+
+def _verdict(pair: Pair, sums: BlockSums, proven: BlockSums) -> tuple[str, float | None]:
     """The verdict, and the SQNR that right scales give."""
-    total = sums.total
+    total, limits = sums.total, _limits(pair.tensor, pair.reference)
     if sums.is_exact and not sums.n_nonfinite.any():
         return ("identical" if _is_same_encoding(pair) else "recoded"), None
     if total.n == 0 or total.sum_x2 == 0:
@@ -111,7 +114,7 @@ def _verdict(
         return "recoded", None
     if gain is None or abs(gain - 1) > limits.gain_error or sqnr < limits.floor_db:
         return "different", limits.healthy_db
-    if _has_bad_block(blocks, factors, precision_of(pair.tensor), limits):
+    if _has_bad_block(proven, limits):
         return "different", limits.healthy_db
     return _faithful(pair, sqnr, limits)
 
@@ -147,25 +150,21 @@ def _scale_encodings(pair: Pair) -> tuple[str, ...]:
     return tuple(encodings) if len(sides) == 2 and len(encodings) > 1 else ()
 
 
-def _of_code_sums(pair: Pair) -> tuple[BlockSums, Float64Array]:
+def _blocks(pair: Pair, sums: BlockSums) -> tuple[BlockSums, Rows]:
+    """Sums of the very blocks of the scale, of a sample of them where there are too many, and their first lines."""
+    if pair.keeps_all_blocks:
+        return sums, pair.block_starts()
     codes = pair.code_sums()
-    factors = pair.code_factors(codes)
-    return codes.times(factors), factors
+    return codes.times(pair.code_factors(codes)), codes.lines
 
 
-def _proven(blocks: BlockSums, factors: Float64Array, precision: Precision) -> npt.NDArray[np.bool_]:
-    """Blocks whose values or codes are on average in the normal range: there, rounding has a bound."""
-    with np.errstate(all="ignore"):
-        limit = blocks.n * (precision.min_normal * factors) ** 2
-        proven: npt.NDArray[np.bool_] = (blocks.sum_x2 >= limit) | (blocks.sum_q2 >= limit)
-    return proven & (blocks.sum_x2 > 0)
+def _only(blocks: BlockSums, kept: BoolArray) -> BlockSums:
+    return BlockSums(*(np.where(kept, getattr(blocks, name), 0.0) for name in BlockSums.__slots__))
 
 
-def _has_bad_block(blocks: BlockSums, factors: Float64Array, precision: Precision, limits: _Limits) -> bool:
+def _has_bad_block(blocks: BlockSums, limits: _Limits) -> bool:
     """Whether blocks are off by more than rounding explains; small ones are taken together with those beside them."""
-    proven = _proven(blocks, factors, precision)
-    kept = BlockSums(*(np.where(proven, getattr(blocks, name), 0.0) for name in BlockSums.__slots__))
-    groups = _grouped(kept, _ENOUGH)
+    groups = _grouped(blocks, _ENOUGH)
     with np.errstate(invalid="ignore"):
         off = np.abs(groups.block_gain() - 1) > limits.block_gain_error
         noisy = groups.block_sqnr_db() < limits.block_floor_db

@@ -119,25 +119,21 @@ class Pair:
     @property
     def keeps_all_blocks(self) -> bool:
         """Whether `sums` are of the very blocks of the scale, not of several rows of them together."""
-        return len(_starts(self._block_rows)) * -(-self.length // self.block[1]) <= MOST_BLOCKS
+        return len(self.block_starts()) * -(-self.length // self.block[1]) <= MOST_BLOCKS
 
-    def block_factors(self) -> Float64Array:
-        """The stored factor of each block of `sums`, where these are of single blocks."""
-        return self._factors_at(_starts(self._block_rows), self.block[1], lines_of(self.store, self.tensor))
+    def block_starts(self) -> Rows:
+        """First line of each row of blocks, where `sums` are of single blocks."""
+        return _starts(self._block_rows)
 
-    def code_factors(
-        self,
-        sums: CodeSums,
-        grids: dict[str, Float32Array] | None = None,
-        quantised: Quantised | None = None,
-    ) -> Float64Array:
-        """The factor of each block of `sums`, float64, under these grids: `sums.times` takes it; 1 for plain tensors.
+    def factors_at(self, lines: Rows, width: int, of: Lines | None = None) -> Float64Array:
+        """The stored factor at these lines and every `width` columns, float64; 1 for plain tensors.
 
-        Blocks have to have one factor each: that of the first line and column is taken.
+        Args:
+            lines: ascending.
+            width: columns from one to the next.
+            of: lines of another tensor, or of this one read otherwise; None: of this checkpoint's.
         """
-        return self._factors_at(sums.lines, sums.width, lines_of(self.store, quantised or self.tensor, grids))
-
-    def _factors_at(self, lines: Rows, width: int, ours: QuantisedLines | PlainLines) -> Float64Array:
+        ours = lines_of(self.store, self.tensor) if of is None else of
         factors = np.ones((len(lines), -(-self.length // width)))
         if not isinstance(ours, QuantisedLines):
             return factors
@@ -150,6 +146,18 @@ class Pair:
             factors[done:stop] = band[lines[done:stop] - first, ::width]
             done = stop
         return factors
+
+    def code_factors(
+        self,
+        sums: CodeSums,
+        grids: dict[str, Float32Array] | None = None,
+        quantised: Quantised | None = None,
+    ) -> Float64Array:
+        """The factor of each block of `sums`, float64, under these grids: `sums.times` takes it; 1 for plain tensors.
+
+        Blocks have to have one factor each: that of the first line and column is taken.
+        """
+        return self.factors_at(sums.lines, sums.width, lines_of(self.store, quantised or self.tensor, grids))
 
     @property
     def _block_rows(self) -> Rows:

@@ -55,7 +55,7 @@ def _clipped(tensor: Quantised, fmt: Format) -> float:
     scale = tensor.grid_scale
     if scale is None or scale.encoding != "E8M0":
         return 0.0
-    return 1 - fmt.max / 2 ** (math.frexp(fmt.max)[1])
+    return 1 - fmt.max / math.ldexp(1.0, math.frexp(fmt.max)[1])
 
 
 def decibel(error: float) -> float:
