@@ -41,7 +41,8 @@ class Magnitude:
         self.histogram += counted(codes.reshape(-1), self.histogram.size)
         if self._factor is None and self._factors is not None:
             values = np.take(self._values, codes, mode="clip")
-            values *= self._factors.factors(first_line + rows.start, first_line + rows.stop)
+            with np.errstate(all="ignore"):  # scales may be anything
+                values *= self._factors.factors(first_line + rows.start, first_line + rows.stop)
             total, n = _squares(values)
             self._sum += total
             self._n += n

@@ -1,0 +1,123 @@
+"""Scales that belong together: copies, products, inverses, keys and values, columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fp8debug.analysis.checkpoint import Audit, CheckFinding, Convention, Facts, Scale, audit_checkpoint
+from fp8debug.analysis.checkpoint.checks.hit import Subject
+from fp8debug.analysis.checkpoint.checks.reciprocal import reciprocal_wrong
+from fp8debug.analysis.checkpoint.store import open_store
+
+Written = Callable[..., Path]
+Array = npt.NDArray[Any]
+Tensors = dict[str, tuple[str, Array]]
+
+RNG = np.random.default_rng(5)
+DEEPSEEK = {"config.json": {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}}}
+
+
+def quantised(name: str, w: Array, block: int) -> Tensors:
+    """Blocks of a square matrix, each by its own amax."""
+    n = w.shape[0] // block
+    tiles = w.reshape(n, block, n, block)
+    scale = (np.abs(tiles).max(axis=(1, 3)) / 448).astype(np.float32)
+    codes = (tiles / scale[:, None, :, None]).reshape(w.shape).clip(-448, 448).astype(ml_dtypes.float8_e4m3fn)
+    return {f"{name}.weight": ("F8_E4M3", codes.view(np.uint8)), f"{name}.weight_scale_inv": ("F32", scale)}
+
+
+def model(layers: int = 4) -> Tensors:
+    made: Tensors = {}
+    for layer in range(layers):
+        made |= quantised(f"layers.{layer}.mlp.down_proj", RNG.standard_normal((128, 128)) * 0.02, 64)
+    return made
+
+
+def only(audit: Audit, check: str) -> CheckFinding:
+    (finding,) = (one for one in audit.findings if one.check == check)
+    return finding
+
+
+def checks_of(audit: Audit) -> set[str]:
+    return {one.check for one in audit.findings}
+
+
+def test_a_grid_that_is_another_layers(written: Written) -> None:
+    tensors = model()
+    assert checks_of(audit_checkpoint(written(tensors, configs=DEEPSEEK, folder="right"))) == set()
+    name = "layers.{}.mlp.down_proj.weight_scale_inv"
+    tensors[name.format(3)] = tensors[name.format(1)]
+    finding = only(audit_checkpoint(written(tensors, configs=DEEPSEEK)), "scale_copied")
+    assert finding.severity == "warning"
+    assert "layers.1.mlp.down_proj.weight, layers.3.mlp.down_proj.weight have the same 4 scales" in finding.message
+
+
+def test_a_layer_that_is_stored_twice_is_no_copy(written: Written) -> None:
+    tensors = model(3)
+    for ending in ("weight", "weight_scale_inv"):
+        tensors[f"mtp.down_proj.{ending}"] = tensors[f"layers.0.mlp.down_proj.{ending}"]
+    assert "scale_copied" not in checks_of(audit_checkpoint(written(tensors, configs=DEEPSEEK)))
+
+
+NVFP4 = {"config.json": {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}}}
+
+
+@pytest.mark.parametrize(("second", "words"), [(1e-38, "below FP32's smallest normal"), (1e37, "above FP32's largest")])
+def test_levels_whose_product_leaves_the_range(written: Written, second: float, words: str) -> None:
+    tensors = {
+        "a.weight": ("U8", RNG.integers(0, 256, (32, 32)).astype(np.uint8)),
+        "a.weight_scale": ("F8_E4M3", RNG.integers(0x10, 0x7E, (32, 4)).astype(np.uint8)),
+        "a.weight_scale_2": ("F32", np.array(second, np.float32)),
+    }
+    finding = only(audit_checkpoint(written(tensors, configs=NVFP4)), "scale_product_out_of_range")
+    assert finding.message.count(words) == 1
+    tensors["a.weight_scale_2"] = ("F32", np.array(1e-4, np.float32))
+    assert "scale_product_out_of_range" not in checks_of(
+        audit_checkpoint(written(tensors, configs=NVFP4, folder="fine"))
+    )
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_inverses(written: Written, wrong: bool) -> None:
+    scale = np.array([3.0, 7.0, 448 / 0.3], np.float32)
+    inverse = np.float32(1) / scale * np.where(wrong, [1, 2, 1], 1).astype(np.float32)
+    path = written({"fc.scale_fwd": ("F32", scale), "fc.scale_inv_fwd": ("F32", inverse)})
+    scales = (
+        Scale("fc.scale_fwd", "input", "F32", (3,), True, "tensor", module="fc"),
+        Scale("fc.scale_inv_fwd", "reciprocal", "F32", (3,), False, "tensor", module="fc"),
+    )
+    with open_store(path) as store:
+        subject = Subject(store, Convention(None, "", "", (), scales), Facts({}, {}, {}))
+        hits = list(reciprocal_wrong(subject))
+    assert len(hits) == wrong
+    if wrong:
+        assert hits[0].place.message == "fc.scale_inv_fwd times fc.scale_fwd is 2 at [1], not 1"
+
+
+def cache(k: float, v: float, layers: int = 3) -> Tensors:
+    made: Tensors = {}
+    for layer in range(layers):
+        base = f"model.layers.{layer}.self_attn"
+        made |= {f"{base}.k_proj.k_scale": ("F32", np.array(k)), f"{base}.v_proj.v_scale": ("F32", np.array(v))}
+        made[f"{base}.k_proj.weight"] = ("BF16", RNG.standard_normal((16, 16)) * 0.02)
+    return made
+
+
+def severities(audit: Audit) -> Mapping[str, str]:
+    return {one.check: one.severity for one in audit.findings}
+
+
+def test_scales_of_the_cache(written: Written) -> None:
+    ones = audit_checkpoint(written(cache(1.0, 1.0), folder="ones"))
+    assert severities(ones) == {"kv_scale_one": "note"}
+    assert "the scale of keys is 1.0 in 3 of 3 layers" in only(ones, "kv_scale_one").places[0].message
+    shared = audit_checkpoint(written(cache(0.04, 0.04), folder="shared"))
+    assert severities(shared) == {"kv_scale_shared": "note"}
+    assert audit_checkpoint(written(cache(0.04, 0.001))).findings == ()
