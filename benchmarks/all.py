@@ -21,6 +21,7 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "whatif_speed": ("whatif_speed.py", "--check"),
     "scaling": ("scaling.py", "--check"),
     "html_pages": ("html_pages.py", "--check"),
+    "checkpoint_audit": ("checkpoint_audit.py", "--check"),
     "fuzz": ("fuzz.py", "--inputs", "1000", "--check"),
 }
 """What is run for each name, with its arguments."""
