@@ -34,7 +34,6 @@ def _misfits(subject: Subject) -> Iterator[Hit]:
 def _block(subject: Subject, one: Quantised, scale: Scale) -> Iterator[Hit]:
     assert scale.block is not None
     lines, length = _matrix(one)
-    grid = scale.shape[-2:][::-1] if scale.is_transposed else scale.shape[-2:]
     wanted = (-(-lines // scale.block[0]), -(-length // scale.block[1]))
     words = f"{scale.block[0]} x {scale.block[1]}"
     if scale.is_transposed:
@@ -48,7 +47,7 @@ def _block(subject: Subject, one: Quantised, scale: Scale) -> Iterator[Hit]:
             of=len(subject.convention.quantised),
             weight=one.n,
         )
-    elif len(scale.shape) > 1 and tuple(grid) != wanted:
+    elif not scale.is_swizzled and _long_axes(scale.shape) != _long_axes((*one.shape[:-2], *wanted)):
         message = f"{scale.name} is {list(scale.shape)}: blocks of {words} of {lines} x {length} give {list(wanted)}."
         yield Hit("scale_misfit", CheckPlace(one.name, message), of=len(subject.convention.quantised))
     configured = subject.convention.block
@@ -64,6 +63,11 @@ def _block(subject: Subject, one: Quantised, scale: Scale) -> Iterator[Hit]:
             weight=one.n,
         )
     yield from _partial(one, scale)
+
+
+def _long_axes(shape: tuple[int, ...]) -> list[int]:
+    """Those of more than one element: some writers keep others, (N/b, 1, K/b, 1), some leave them out."""
+    return [n for n in shape if n > 1]
 
 
 def _partial(one: Quantised, scale: Scale) -> Iterator[Hit]:
