@@ -41,13 +41,13 @@ def compare_with_run(subject: Subject, path: str | Path) -> tuple[Comparison, li
         recorded = recorded_weights(run)
         followed = sampled_layers(run)
         matches = matched_layers([*recorded, *(layer for layer in followed if layer not in recorded)], list(weights))
-        if not matches:
+        cache_hits, cache_notes = cache_judged(subject, run)
+        if not matches and not cache_hits and not cache_notes:
             raise Fp8DebugError(_nothing_in_common(path, recorded, followed, weights))
         known = {layer: matches[layer] for layer in followed if layer in matches}
         tensors, hits, notes = _at_positions(subject, run, known, weights)
         rest = {layer: matches[layer] for layer in matches if layer in recorded and layer not in followed}
         more, said = _by_magnitude(subject, recorded, rest, weights)
-        cache_hits, cache_notes = cache_judged(subject, run)
         return (
             Comparison(
                 reference=str(path),
