@@ -9,12 +9,24 @@ from typing import Any, Literal
 Cut = Literal["lines", "columns", "none", "unknown"]
 """lines: column-parallel, the output channels (N) are spread | columns: row-parallel, the inputs (K) are."""
 
-_LINES = frozenset(["q_proj", "k_proj", "v_proj", "qkv_proj", "qkv", "q", "k", "v", "wq", "wk", "wv", "query", "key", "value", "query_key_value", "W_pack", "c_attn_q", "to_q", "to_k", "to_v", "add_q_proj", "add_k_proj", "add_v_proj", "q_b_proj", "kv_b_proj", "wq_b", "wkv_b", "in_proj_qkv", "in_proj_qkvz", "linear_qkv", "gate_proj", "up_proj", "gate_up_proj", "w1", "w3", "w13", "fc1", "fc_in", "dense_h_to_4h", "linear_fc1", "gate_up", "wi", "wi_0", "wi_1", "lm_head", "embed_tokens", "word_embeddings", "wte", "embed", "output_layer", "tok_embeddings"])  # fmt: skip
-_COLUMNS = frozenset(["o_proj", "out_proj", "wo", "wo_b", "down_proj", "w2", "fc2", "fc_out", "dense_4h_to_h", "linear_proj", "linear_fc2", "to_add_out"])  # fmt: skip
-_WHOLE = frozenset(["gate", "router", "shared_expert_gate", "q_a_proj", "kv_a_proj", "kv_a_proj_with_mqa", "fused_qkv_a_proj_with_mqa", "wq_a", "wkv_a", "wkv", "eh_proj", "weights_proj"])  # fmt: skip
-_KEYS_AND_VALUES = frozenset(["k_proj", "v_proj", "k", "v", "wk", "wv", "key", "value"])
-_FUSED_QKV = frozenset(["qkv_proj", "qkv", "query_key_value", "W_pack", "linear_qkv"])
-_FUSED_GATE_UP = frozenset(["gate_up_proj", "gate_up", "w13"])
+_LINES = frozenset({
+    "q_proj", "k_proj", "v_proj", "qkv_proj", "qkv", "q", "k", "v", "wq", "wk", "wv", "query", "key", "value",
+    "query_key_value", "W_pack", "to_q", "to_k", "to_v", "add_q_proj", "add_k_proj", "add_v_proj", "q_b_proj",
+    "kv_b_proj", "wq_b", "wkv_b", "in_proj_qkv", "in_proj_qkvz", "linear_qkv", "gate_proj", "up_proj", "gate_up_proj",
+    "gate_up", "w1", "w3", "w13", "fc1", "fc_in", "wi", "wi_0", "wi_1", "dense_h_to_4h", "linear_fc1", "lm_head",
+    "embed_tokens", "word_embeddings", "wte", "embed", "output_layer", "tok_embeddings",
+})  # fmt: skip
+_COLUMNS = frozenset({
+    "o_proj", "out_proj", "wo", "wo_b", "down_proj", "w2", "fc2", "fc_out", "dense_4h_to_h", "linear_proj",
+    "linear_fc2", "to_add_out",
+})  # fmt: skip
+_WHOLE = frozenset({
+    "gate", "router", "shared_expert_gate", "q_a_proj", "kv_a_proj", "kv_a_proj_with_mqa", "fused_qkv_a_proj_with_mqa",
+    "wq_a", "wkv_a", "wkv", "eh_proj", "weights_proj",
+})  # fmt: skip
+_KEYS_AND_VALUES = frozenset({"k_proj", "v_proj", "k", "v", "wk", "wv", "key", "value"})
+_FUSED_QKV = frozenset({"qkv_proj", "qkv", "query_key_value", "W_pack", "linear_qkv"})
+_FUSED_GATE_UP = frozenset({"gate_up_proj", "gate_up", "w13"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +62,8 @@ def cut_of(module: str) -> Cut:
 def sections(module: str, size: int, tp: int, heads: Heads | None) -> tuple[Section, ...]:
     """What of `size` lines is cut into how many parts: of fused matrices every part of its own.
 
-    Keys and values of fewer heads than `tp` are cut into as many parts as there are heads, and each part is held several
-    times (vllm, model_executor/layers/linear.py, `QKVParallelLinear`).
+    Keys and values of fewer heads than `tp` are cut into as many parts as there are heads, and each part is held
+    several times (vllm, model_executor/layers/linear.py, `QKVParallelLinear`).
     """
     role = module.rpartition(".")[2]
     # A vision tower beside the model has other heads.
