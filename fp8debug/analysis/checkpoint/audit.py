@@ -17,7 +17,14 @@ from fp8debug.analysis.checkpoint.ran.comparison import compare_with_run
 from fp8debug.analysis.checkpoint.ran.pairs import pair_of_run
 from fp8debug.analysis.checkpoint.ran.precision import precision_of_run
 from fp8debug.analysis.checkpoint.records import CheckFinding, Convention
-from fp8debug.analysis.checkpoint.reference import Comparison, compare_opened, compare_with
+from fp8debug.analysis.checkpoint.reference import (
+    Comparison,
+    ThreeWay,
+    compare_opened,
+    compare_three_ways,
+    compare_with,
+    once_each,
+)
 from fp8debug.analysis.checkpoint.store import Store, open_store
 from fp8debug.analysis.displayed import Displayed
 from fp8debug.rundir import RunDir
@@ -44,6 +51,8 @@ class Audit(Displayed):
     """One a reference, and one with a run."""
     problems: tuple[str, ...]
     """What could not be read, and what was left out."""
+    three_way: ThreeWay | None = None
+    """Where there are several references: every two of all, and which step lost something."""
 
     @property
     def n_errors(self) -> int:
@@ -95,10 +104,13 @@ def audit_checkpoint(
         convention = read_convention(store, dialect)
         subject, hits = _checked(store, convention, tp, consumer, valid_rows, headers_only, run, told)
         compared = [compare_with(subject, reference, told) for reference in references]
+        three_way = None
+        if len(compared) > 1:
+            three_way = compare_three_ways(str(path), [comparison for comparison, _ in compared], told)
         if run is not None:
             told(f"comparing with {run}")
             compared.append(compare_with_run(subject, run))
-        return _audit(path, subject, hits, compared)
+        return _audit(path, subject, hits, compared, three_way)
 
 
 def _checked(
@@ -119,7 +131,11 @@ def _checked(
 
 
 def _audit(
-    path: str | Path, subject: Subject, hits: Sequence[Hit], compared: Sequence[tuple[Comparison, list[Hit]]]
+    path: str | Path,
+    subject: Subject,
+    hits: Sequence[Hit],
+    compared: Sequence[tuple[Comparison, list[Hit]]],
+    three_way: ThreeWay | None = None,
 ) -> Audit:
     store = subject.store
     return Audit(
@@ -129,7 +145,8 @@ def _audit(
         n_bytes=store.n_bytes,
         convention=subject.convention,
         facts=subject.facts,
-        findings=findings_of([*hits, *(hit for _, more in compared for hit in more)]),
+        findings=findings_of([*hits, *once_each(hit for _, more in compared for hit in more)]),
         comparisons=tuple(comparison for comparison, _ in compared),
         problems=store.problems,
+        three_way=three_way,
     )

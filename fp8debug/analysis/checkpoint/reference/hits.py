@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised
@@ -24,6 +24,14 @@ def hits_of(subject: Subject, matching: Matching, comparison: Comparison) -> lis
         *_requantised(comparison, quantised),
         *_shapes(matching, comparison),
     ]
+
+
+def once_each(hits: Iterable[Hit]) -> list[Hit]:
+    """Of several references, each fault of a tensor once: as the first one shows it."""
+    kept: dict[tuple[str, str], Hit] = {}
+    for hit in hits:
+        kept.setdefault((hit.check, hit.place.tensor), hit)
+    return list(kept.values())
 
 
 def _different(comparison: Comparison, quantised: dict[str, Quantised]) -> Iterator[Hit]:
