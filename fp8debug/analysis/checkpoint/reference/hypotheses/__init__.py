@@ -5,5 +5,7 @@ reference as it would have been rounded against them; `explain` ranks what they 
 """
 
 from fp8debug.analysis.checkpoint.reference.hypotheses.explaining import explain
+from fp8debug.analysis.checkpoint.reference.hypotheses.mx_rounding import MxRounding, name_mx_rounding
+from fp8debug.analysis.checkpoint.reference.hypotheses.scale_rule import ScaleRule, name_scale_rule
 
-__all__ = ["explain"]
+__all__ = ["MxRounding", "ScaleRule", "explain", "name_mx_rounding", "name_scale_rule"]

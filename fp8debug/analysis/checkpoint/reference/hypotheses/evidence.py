@@ -18,7 +18,7 @@ from fp8debug.formats import FORMATS, Float32Array, Format, Uint8Array, fake_qua
 from fp8debug.metrics import Float64Array
 from fp8debug.recipes.mx import e8m0_scales
 
-MOST_ELEMENTS = 1 << 21
+MOST_ELEMENTS = 1 << 20
 """Tensors up to this size are looked at whole; of larger ones, as many elements."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,13 +39,19 @@ _LEAST_EXCESS = 0.1
 """Error beyond rounding, over rounding's, below which there is nothing to explain: 0.4 dB."""
 
 
-def explain(pair: Pair) -> tuple[Hypothesis, ...]:
+def explain(pair: Pair, near: Sequence[int] = ()) -> tuple[Hypothesis, ...]:
     """What makes a tensor differ from its reference, best first; empty: nothing beyond rounding is to be explained.
 
     A hypothesis without fitted numbers stands before one with some, which says little by itself. Where no cause is
     found, the one entry says so: `unexplained`, or `different_weights` where no factor helps at all.
+
+    Args:
+        pair: a tensor and its reference.
+        near: lines where the error is, of which a large tensor's sample is to have some.
     """
-    return explain_evidence(gather(pair))
+    if pair.lines == 0 or pair.length == 0:
+        return ()
+    return explain_evidence(gather(pair, near))
 
 
 def explain_evidence(evidence: Evidence) -> tuple[Hypothesis, ...]:

@@ -39,6 +39,7 @@ def few_are_off(evidence: Evidence) -> Iterator[Trial]:
     how = f"a gain of {number(lowest)}" if n == 1 else f"gains of {number(lowest)} to {number(highest)}"
     words = f"{n:,} of {cells.n:,} {noun} are off, the others are right: {how}, the worst at {place}"
     factors = evidence.factors * cells.spread(change)
-    found = try_reading(evidence, Reading("few_blocks", words, factors, freedom=n))
+    factor = float(np.median(gain[off])) if highest - lowest <= near * abs(highest) else None
+    found = try_reading(evidence, Reading("few_blocks", words, factors, freedom=n, factor=factor))
     if found is not None:
         yield found

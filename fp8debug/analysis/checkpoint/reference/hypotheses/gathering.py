@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fp8debug.analysis.checkpoint.records import Quantised
@@ -18,9 +20,17 @@ RUN_LINES = 16
 _GOLDEN = 0.6180339887498949
 
 
-def gather(pair: Pair, most_elements: int = MOST_ELEMENTS) -> Evidence:
-    """Take lines of a pair: all of a small one, runs that are spread over a large one."""
+def gather(pair: Pair, near: Sequence[int] = (), most_elements: int = MOST_ELEMENTS) -> Evidence:
+    """Take lines of a pair: all of a small one, runs that are spread over a large one.
+
+    Args:
+        pair: not empty.
+        near: lines that are to be among them, with some after them: where the error is.
+        most_elements: of a pair that is to be taken whole.
+    """
     lines = _chosen(pair.lines, max(1, pair.length), most_elements)
+    more = [np.arange(line, min(pair.lines, line + RUN_LINES)) for line in near]
+    lines = np.unique(np.concatenate([lines, *more])).astype(np.intp)
     runs = np.split(lines, np.flatnonzero(np.diff(lines) != 1) + 1)
     spans = [(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
     x = np.concatenate([pair.reference_lines.values(first, last) for first, last in spans])

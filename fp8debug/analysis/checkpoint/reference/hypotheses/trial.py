@@ -38,6 +38,8 @@ class Reading:
     """Format of these codes; None: as it is."""
     freedom: int = 0
     """Numbers that were fitted to the reference."""
+    factor: float | None = None
+    """By how much values are too large; None: seen from the values."""
     needs_codes: bool = False
     """Whether it is one of so many that agreement of sums proves little."""
     rank: int = 0
@@ -69,7 +71,7 @@ def try_reading(evidence: Evidence, reading: Reading) -> Trial | None:
     same = same_codes(evidence, reading.factors, codes, reading.fmt or evidence.fmt)
     if reading.needs_codes and same < _SAME_CODES and not (same > 0.9 and same > codes_by_best_factor(evidence) - 0.01):
         return None
-    factor = constant_ratio(evidence.values, values)
+    factor = reading.factor or constant_ratio(evidence.values, values)
     return Trial(Hypothesis(reading.name, reading.message, explained, factor), reading.freedom, same, reading.rank)
 
 
@@ -140,7 +142,7 @@ def constant_ratio(values: Float32Array, right: Float32Array) -> float | None:
     low, middle, high = np.quantile(quotients, [0.01, 0.5, 0.99])
     if middle == 0 or abs(high - low) > 1e-3 * abs(middle):
         return None
-    return float(middle)
+    return float(middle) if middle != 1 else None
 
 
 def fitted_share(evidence: Evidence) -> float:
