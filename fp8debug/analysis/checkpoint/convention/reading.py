@@ -32,8 +32,8 @@ class Reading:
 
     @property
     def n_scaled(self) -> int:
-        """Quantised tensors with a scale."""
-        return sum(bool(one.scales) for one in self.quantised)
+        """Quantised tensors with a scale of their codes."""
+        return sum(one.grid_scale is not None for one in self.quantised)
 
     @property
     def n_explained(self) -> int:
@@ -92,10 +92,9 @@ def convention_of(reading: Reading, why: str) -> Convention:
 
 
 def _quantised(codes: Codes, scales: tuple[Scale, ...]) -> Quantised:
-    fmt = (codes.entry.fmt if codes.entry is not None else None) or codes.fmt
     is_high_first = codes.spelling.is_high_first and is_packed(codes)
     return Quantised(
-        codes.stored.name, codes.key.module, fmt, values_shape(codes), scales, is_packed(codes), is_high_first
+        codes.stored.name, codes.key.module, codes.fmt, values_shape(codes), scales, is_packed(codes), is_high_first
     )
 
 

@@ -62,21 +62,23 @@ def sort_tensors(tensors: Mapping[str, Stored], dialect: Dialect, entries: Mappi
 
 class _Sorting:
     def __init__(self, tensors: Mapping[str, Stored], dialect: Dialect, entries: Mapping[str, Entry]) -> None:
-        self._tensors = tensors
+        companions = Tails(dialect.companions)
         self._spellings: dict[str, tuple[ScaleSpelling, ...]] = {}
         for one in dialect.scales:
             self._spellings[one.tail] = (*self._spellings.get(one.tail, ()), one)
         self._scale_tails = Tails(self._spellings)
-        self._companion_tails = Tails(dialect.companions)
-        named = list(_named_as_codes(tensors, dialect))
+        self._result = Sorted()
+        self._result.companions += (name for name in tensors if companions.matches(name))
+        left = set(tensors).difference(self._result.companions)
+        self._tensors = {name: stored for name, stored in tensors.items() if name in left}
+        named = list(_named_as_codes(self._tensors, dialect))
         self._possible = {
-            stored.name: Codes(stored, key, spelling, spelling.formats[stored.dtype], entries.get(key.plain_name))
+            stored.name: _codes(stored, key, spelling, entries.get(key.plain_name))
             for stored, key, spelling in named
             if stored.dtype in spelling.formats
         }
         self._owners = {codes.key: codes for codes in reversed(self._possible.values())}
         self._named = {key: stored for stored, key, _ in reversed(named)}
-        self._result = Sorted()
 
     def run(self) -> Sorted:
         result = self._result
@@ -86,10 +88,7 @@ class _Sorting:
                 taken.add(codes.stored.name)
                 self._put(codes)
         found = {stored.name for stored in (*result.integers, *result.rest)} | taken
-        for name, stored in self._tensors.items():
-            if name not in found:
-                is_companion = bool(self._companion_tails.matches(name))
-                (result.companions.append(name) if is_companion else result.rest.append(stored))
+        result.rest += (stored for name, stored in self._tensors.items() if name not in found)
         return result
 
     def _is_scale(self, stored: Stored) -> bool:
@@ -118,7 +117,8 @@ class _Sorting:
         return False
 
     def _put(self, codes: Codes) -> None:
-        if codes.stored.dtype not in _BYTES or _are_pairs(codes):
+        is_unknown = codes.entry is not None and codes.entry.fmt == ""
+        if not is_unknown and (codes.stored.dtype not in _BYTES or _are_pairs(codes)):
             self._result.codes.append(codes)
         else:
             self._result.integers += (codes.stored, *(scale for scale, _ in codes.scales))
@@ -133,6 +133,11 @@ def _named_as_codes(tensors: Mapping[str, Stored], dialect: Dialect) -> Iterator
         fitting = [pair for pair in matches if stored.dtype in pair[0].formats]
         for spelling, key in (fitting or matches)[:1]:
             yield stored, key, spelling
+
+
+def _codes(stored: Stored, key: Key, spelling: CodeSpelling, entry: Entry | None) -> Codes:
+    said = entry.fmt if entry is not None else None
+    return Codes(stored, key, spelling, said or spelling.formats[stored.dtype], entry)
 
 
 def _are_pairs(codes: Codes) -> bool:
