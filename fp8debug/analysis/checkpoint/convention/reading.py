@@ -40,7 +40,13 @@ class Reading:
         """Tensors that the dialect has a word for, those that do not fit included."""
         found = self.sorted
         applied = sum(1 + len(one.scales) for one in self.quantised if one.scales)
-        return applied + len(self.misfits) + len({stored.name for stored, _, _ in found.others}) + len(found.companions)
+        return (
+            applied
+            + len(self.misfits)
+            + len(self.spare)
+            + len({stored.name for stored, _, _ in found.others})
+            + len(found.companions)
+        )
 
 
 def read_as(store: Store, dialect: Dialect) -> Reading:

@@ -117,6 +117,8 @@ class _Sorting:
         return False
 
     def _put(self, codes: Codes) -> None:
+        order = list(self._spellings)
+        codes.scales.sort(key=lambda pair: order.index(pair[1][0].tail))
         is_unknown = codes.entry is not None and codes.entry.fmt == ""
         if not is_unknown and (codes.stored.dtype not in _BYTES or _are_pairs(codes)):
             self._result.codes.append(codes)

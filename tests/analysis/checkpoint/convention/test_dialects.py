@@ -76,7 +76,8 @@ def test_static_activations_and_one_number_a_tensor(read: Reader) -> None:
         {
             "a.weight": ("F8_E4M3", codes(4, 8)), "a.weight_scale_inv": ("F32", np.array(0.5)),
             "a.activation_scale": ("F32", np.array(0.25)),
-            "experts.gate_up_proj": ("F8_E4M3", codes(2, 4, 8)), "experts.gate_up_proj_scale_inv": ("F32", f32(2, 1, 1)),
+            "experts.gate_up_proj": ("F8_E4M3", codes(2, 4, 8)),
+            "experts.gate_up_proj_scale_inv": ("F32", f32(2, 1, 1)),
             "experts.gate_up_proj_activation_scale": ("F32", f32(2)),
         },
         {"quant_method": "fp8", "weight_block_size": None, "activation_scheme": "static"},
