@@ -88,7 +88,8 @@ def test_a_dumped_cache_against_the_keys(keys: torch.Tensor, put: Put, normal: N
     large = put("large", {"k_cache": keys})
     clipped = audit_checkpoint(codes(keys, 1.0, "clipped"), [large], dialect="multiplies")
     assert compared(clipped).sqnr_db == pytest.approx(14.1, abs=0.5)
-    assert (compared(clipped).verdict, clipped.n_errors) == ("different", 1)
+    assert compared(clipped).verdict == "different"
+    assert clipped.n_errors
     (said,) = of(clipped, "column_clipped")
     share = float((keys[:, CHANNEL].abs() >= 432).float().mean())  # what rounds to 448, and all beyond
     assert f"{100 * share:.1f} % of column {CHANNEL} are at 448" in said

@@ -15,7 +15,7 @@ from fp8debug.analysis.checkpoint.facts import Facts
 from fp8debug.analysis.checkpoint.measuring import measure, scales_only
 from fp8debug.analysis.checkpoint.ran.comparison import compare_with_run
 from fp8debug.analysis.checkpoint.ran.pairs import pair_of_run
-from fp8debug.analysis.checkpoint.ran.precision import precision_of_run
+from fp8debug.analysis.checkpoint.ran.precision import modules_of, precision_of_run
 from fp8debug.analysis.checkpoint.records import CheckFinding, Convention
 from fp8debug.analysis.checkpoint.reference import (
     Comparison,
@@ -125,7 +125,7 @@ def _checked(
 ) -> tuple[Subject, list[Hit]]:
     """What the checkpoint alone tells."""
     facts = scales_only(store, convention) if headers_only else measure(store, convention, told)
-    ran = None if run is None else precision_of_run(run)
+    ran = None if run is None else precision_of_run(run, modules_of(convention))
     subject = Subject(store, convention, facts, tuple(tp), consumer, valid_rows, ran)
     return subject, [hit for check in CHECKS for hit in check(subject)]
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from fp8debug.analysis.checkpoint.ran.layers import matched_layers
+from fp8debug.analysis.checkpoint.records import Convention
 from fp8debug.analysis.run import open_run
 
 
-def precision_of_run(path: str | Path) -> Mapping[str, str]:
-    """By layer, what its GEMMs read of the weight: a format such as E4M3, or a dtype such as bfloat16.
+def precision_of_run(path: str | Path, modules: Iterable[str]) -> Mapping[str, str]:
+    """By module, what GEMMs of a run read of its weight: a format such as E4M3, or a dtype such as bfloat16.
 
-    A layer that ever read codes counts as one that does.
+    Modules that the run does not have are not in it. A layer that ever read codes counts as one that does.
     """
     with open_run(path) as run:
         rows = run.sql(
@@ -23,4 +25,11 @@ def precision_of_run(path: str | Path) -> Mapping[str, str]:
             order by min(seq)
             """
         ).fetchall()
-    return {layer: ran for layer, ran in rows if ran is not None}
+    known = {layer: ran for layer, ran in rows if ran is not None}
+    return {module: known[layer] for layer, module in matched_layers(known, modules).items()}
+
+
+def modules_of(convention: Convention) -> tuple[str, ...]:
+    """Modules that have a weight, quantised or not."""
+    plain = (name.removesuffix(".weight") for name in convention.plain if name.endswith(".weight"))
+    return tuple(dict.fromkeys([*(one.module for one in convention.quantised), *plain]))
