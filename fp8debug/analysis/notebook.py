@@ -1,4 +1,4 @@
-"""What a notebook shows of a run, a report, a finding and a what-if: small HTML without scripts or styles of its own.
+"""What a notebook shows of a run, a report, a finding, a what-if and an audit: small HTML without scripts or styles of its own.
 
 Names come from somebody else's files: everything that is not written here is escaped.
 """
@@ -11,6 +11,7 @@ from functools import singledispatch
 
 import duckdb
 
+from fp8debug.analysis.checkpoint import Audit, CheckFinding
 from fp8debug.analysis.diagnosis.finding import Finding, Place
 from fp8debug.analysis.facts import RunFacts, run_facts
 from fp8debug.analysis.report import Report, build_report
@@ -97,6 +98,37 @@ def _whatif(answer: WhatIf) -> str:
         f"{_table(columns, map(_whatif_row, shown))}{_more(len(operands), len(shown), 'row')}"
         f"{f'<ul>{notes}</ul>' if notes else ''}</div>"
     )
+
+
+@html_of.register
+def _audit(audit: Audit) -> str:
+    """How a checkpoint is read, and the findings."""
+    title = f"<b>Checkpoint</b> <code>{_text(audit.path)}</code>"
+    read = audit.convention
+    how = f"{read.title}; {read.why}" if read.dialect is not None else "nothing in it is quantised"
+    holds = f"{audit.n_tensors:,} tensors, {len(read.quantised):,} of them quantised: {how}"
+    shown = audit.findings[:_MOST_FINDINGS]
+    findings = "".join(
+        f"<details><summary>{_check(finding)}</summary><ul>{_check_places(finding)}</ul>"
+        f"<p>What to do: {_text(finding.advice)}</p></details>"
+        for finding in shown
+    )
+    said = "" if audit.findings else "<p><b>Nothing found that is wrong.</b></p>"
+    return f"<div>{title}<p>{_text(holds)}</p>{said}{findings}{_more(len(audit.findings), len(shown), 'finding')}</div>"
+
+
+def _check(finding: CheckFinding) -> str:
+    colour = _COLOURS.get(finding.severity, "inherit")
+    return (
+        f'<b style="color:{colour}">{_text(finding.severity)}</b> <code>{_text(finding.check)}</code> '
+        f"{_text(finding.message)}"
+    )
+
+
+def _check_places(finding: CheckFinding) -> str:
+    others = finding.places[1:_MOST_PLACES]
+    places = "".join(f"<li><code>{_text(one.tensor)}</code> {_text(one.brief or one.message)}</li>" for one in others)
+    return places + _more(len(finding.places) - 1, len(others), "place")
 
 
 def _verdict(report: Report) -> str:

@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from fp8debug.analysis import notebook, open_run
+from fp8debug.analysis.checkpoint import Audit, CheckFinding, CheckPlace, Convention, Facts
 from fp8debug.analysis.diagnosis import Evidence, Finding, Place
 from fp8debug.analysis.report import build_report
 from fp8debug.analysis.scope import Scope
@@ -98,6 +99,19 @@ def test_names_stay_names(severity: str) -> None:
     assert_harmless(shown)
     assert shown.text.count("<img src=x onerror=alert(1)>") == 3 + 2 + 3 + 3 * 4 + 1
     assert "… and 4 more places" in shown.text
+
+
+def test_an_audit() -> None:
+    places = tuple(CheckPlace(HOSTILE, HOSTILE) for _ in range(9))
+    findings = (CheckFinding("scale_missing", "error", "Codes without a scale (9)", HOSTILE, places),)
+    read = Convention("deepseek", HOSTILE, HOSTILE, ())
+    shown = Markup(Audit(HOSTILE, 1, 5, 10, read, Facts({}, {}, {}), findings, (), ())._repr_html_())
+    assert_harmless(shown)
+    assert "5 tensors, 0 of them quantised" in shown.text
+    assert "error scale_missing Codes without a scale (9): " in shown.text
+    assert "… and 4 more places" in shown.text
+    clean = Markup(Audit("m", 1, 5, 10, Convention(None, "", "", ()), Facts({}, {}, {}), (), (), ())._repr_html_())
+    assert "nothing in it is quantised" in clean.text and "Nothing found that is wrong." in clean.text
 
 
 def hostile_finding(severity: str) -> Finding:
