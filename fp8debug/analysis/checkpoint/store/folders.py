@@ -50,12 +50,13 @@ class Listing:
         except OSError as error:
             raise Fp8DebugError(f"cannot read {short(str(folder))}: {error.strerror or error}") from error
         files = [name for name, is_folder in found if not is_folder]
+        safetensors = tuple(name for name in files if name.endswith(".safetensors") and not name.startswith("."))
         return cls(
             names=tuple(name for name, _ in found),
             folders=tuple(name for name, is_folder in found if is_folder),
-            is_distributed=any(name == ".metadata" or name.endswith(".distcp") for name in files),
-            indices=tuple(filter(is_index, files)),
-            safetensors=tuple(name for name in files if name.endswith(".safetensors") and not name.startswith(".")),
+            is_distributed=any(name.endswith(".distcp") or (name == ".metadata" and not safetensors) for name in files),
+            indices=_indices(files, safetensors),
+            safetensors=safetensors,
             torch_files=tuple(filter(_is_torch_model, files)),
         )
 
@@ -67,7 +68,7 @@ class Listing:
 
 def is_index(name: str) -> bool:
     """Whether a file is named like the index of a sharded checkpoint, variants (`.index.fp16.json`) included."""
-    return fnmatch(name, "*.safetensors.index*.json")
+    return fnmatch(name, "*.safetensors.index*.json") or fnmatch(name, "*.bin.index*.json")
 
 
 def checkpoints_below(folder: Path) -> list[Path]:
@@ -110,6 +111,14 @@ def _search(top: Path) -> Iterator[Path]:
             yield folder
         elif depth < _DEPTH:
             waiting.extend((folder / name, depth + 1) for name in found.folders if not name.startswith("."))
+
+
+def _indices(files: list[str], safetensors: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of safetensors files; else those of torch's: a model is often there in both."""
+    indices = tuple(filter(is_index, files))
+    if safetensors:
+        return tuple(name for name in indices if ".safetensors." in name)
+    return indices
 
 
 def _is_torch_model(name: str) -> bool:

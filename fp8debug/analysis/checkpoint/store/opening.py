@@ -50,12 +50,12 @@ def _open_file(path: Path) -> Store:
         return _distributed(path.parent)
     if path.suffix == ".json":
         raise UsageError(f"{path} tells about a checkpoint and holds no tensors; give its folder, {path.parent}")
-    if path.suffix in TORCH_ENDINGS and begins_as_torch_file(path):
-        return _torch_file(path)
-    configs, problems = read_configs(path.parent, CONFIGS)
+    is_of_torch = path.suffix in TORCH_ENDINGS and begins_as_torch_file(path)
+    store = _torch_file(path) if is_of_torch else _safetensors_file(path)
     if n_beside := files_beside(path):
-        problems.append(f"{path.name} is one of {n_beside + 1:,} files of a checkpoint, and no other was read")
-    return SafetensorsStore(path, [(path, escape(path.name))], configs, problems)
+        told = f"{escape(path.name)} is one of {n_beside + 1:,} files of a checkpoint, and no other was read"
+        store.problems = (*store.problems, told)
+    return store
 
 
 def _open_folder(folder: Path) -> Store:
@@ -86,6 +86,11 @@ def _open_folder(folder: Path) -> Store:
             f"{', '.join(str(one) for one in below)}"
         )
     raise Fp8DebugError(nothing_in(folder, found))
+
+
+def _safetensors_file(path: Path) -> Store:
+    configs, problems = read_configs(path.parent, CONFIGS)
+    return SafetensorsStore(path, [(path, escape(path.name))], configs, problems)
 
 
 def _distributed(folder: Path) -> Store:

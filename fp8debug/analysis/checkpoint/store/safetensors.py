@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fp8debug.analysis.checkpoint.records import Stored
-from fp8debug.analysis.checkpoint.store.base import Store, n_bytes_of, short
+from fp8debug.analysis.checkpoint.store.base import Store, n_bytes_of
 from fp8debug.analysis.checkpoint.store.files import ByteFiles
 from fp8debug.analysis.checkpoint.store.header import read_header
-from fp8debug.errors import Fp8DebugError
+from fp8debug.analysis.checkpoint.store.joined import which_counts
 from fp8debug.formats import Uint8Array
 
 
@@ -48,7 +48,7 @@ class SafetensorsStore(Store):
             metadata |= header.metadata
             found += header.problems
             for name, stored in header.tensors.items():
-                if name in tensors and not _counts(path, tensors[name], stored, (file_of or {}).get(name)):
+                if name in tensors and not which_counts(path, tensors[name], stored, (file_of or {}).get(name)):
                     continue
                 tensors[name] = stored
                 self._places[name] = file, header.starts[name]
@@ -64,13 +64,3 @@ class SafetensorsStore(Store):
     def close(self) -> None:
         """As in `Store`."""
         self._files.close()
-
-
-def _counts(path: Path, before: Stored, after: Stored, indexed: str | None) -> bool:
-    """Whether the second of two tensors of one name is the one that counts."""
-    if indexed not in (before.file, after.file):
-        raise Fp8DebugError(
-            f"{path}: tensor {short(after.name)} is in {before.file} and in {after.file}, and no index says which one "
-            f"counts; give the file that is meant, or a folder with the files of one checkpoint"
-        )
-    return after.file == indexed

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fp8debug.analysis.checkpoint.store import open_store
-from fp8debug.errors import Fp8DebugError
+from fp8debug.errors import Fp8DebugError, UsageError
 
 Written = Callable[..., Path]
 A, B, C = (f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3))
@@ -149,3 +150,22 @@ def test_one_file_of_several_is_read_alone_and_that_is_said(sharded: Callable[..
     assert problems(folder / A) == f"{A} is one of 3 files of a checkpoint, and no other was read"
     (folder / "model.safetensors.index.json").unlink()
     assert problems(folder / A) == f"{A} is one of 3 files of a checkpoint, and no other was read"
+
+
+def test_files_of_torch_are_one_checkpoint_where_an_index_says_so(tmp_path: Path) -> None:
+    parts = {"a.bin": {"x": torch.ones(2), "y": torch.zeros(3)}, "b.bin": {"z": torch.full((2, 2), 7.0)}}
+    for file, tensors in parts.items():
+        torch.save(tensors, tmp_path / file)
+    index = {name: file for file, tensors in parts.items() for name in tensors}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": index | {"gone": "c.bin"}}))
+    with open_store(tmp_path) as store:
+        assert {name: stored.file for name, stored in store.tensors.items()} == index
+        assert store.whole("z").view("<f4").tolist() == [7.0] * 4
+        assert store.problems == (
+            "1 of 3 files missing: c.bin; pytorch_model.bin.index.json places there, and not read: 1 tensor: gone",
+        )
+    with open_store(tmp_path / "b.bin") as store:
+        assert store.problems == ("b.bin is one of 3 files of a checkpoint, and no other was read",)
+    (tmp_path / "pytorch_model.bin.index.json").unlink()
+    with pytest.raises(UsageError, match=r"holds 2 files of torch.save: a\.bin, b\.bin; give one of them"):
+        open_store(tmp_path)
