@@ -22,7 +22,7 @@ class LineRanges:
     n: int
     """Such lines."""
     ranges: tuple[tuple[int, int], ...]
-    """First and last (inclusive), ascending; the first hundred ranges."""
+    """First and last (inclusive), ascending; the first thousand ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,14 @@ class CodeFacts:
     """int64 (2^bits,): how often each code occurs in the sample."""
     n_sampled: int
     """Codes in the histogram: all of a small tensor, evenly spaced bands of a large one."""
+    n_blocks: int
+    """Blocks that have a scale of their own; 1 where the scale is one number, 0 where there is none."""
     block_histogram: Int64Array | None
     """int64 (2^bits / 2,): how many blocks have each code as their largest, sign off, NaN not counted; None: the scale
     is one number, or there is none. Blocks are what share a number: also lines, columns, matrices of a stack. Of more
     than half a million an evenly spaced part."""
     n_lost: int
-    """Blocks (or the tensor) that hold codes other than zero under a scale that makes nothing of them: zero, or below
-    2^-126."""
+    """Blocks (or the tensor) that hold codes other than zero under a scale of zero, or what divides by infinity."""
     rms: float
     """Root mean square of the dequantised values of the sample (finite ones, stored scales applied); 0 where there are
     none, of raw code values where there is no scale, NaN where the shape of a scale does not fit."""

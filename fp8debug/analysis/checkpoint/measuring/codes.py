@@ -12,7 +12,6 @@ from fp8debug.analysis.checkpoint.measuring.blocks import BAND_BYTES, Blocks, Ma
 from fp8debug.analysis.checkpoint.measuring.counting import Counts, counted
 from fp8debug.analysis.checkpoint.measuring.magnitude import Magnitude
 from fp8debug.analysis.checkpoint.measuring.progress import Progress
-from fp8debug.analysis.checkpoint.measuring.scales import SMALLEST_NORMAL
 from fp8debug.analysis.checkpoint.records import Quantised
 from fp8debug.analysis.checkpoint.store import BITS, Store, n_bytes_of
 from fp8debug.analysis.checkpoint.values import Dequantiser, grid_of, scale_numbers
@@ -71,6 +70,7 @@ class _Codes:
             largest=float(decode(np.array([counts.largest], np.uint8), fmt)[0]),
             histogram=self._magnitude.histogram,
             n_sampled=int(self._magnitude.histogram.sum()),
+            n_blocks=self._n_blocks(),
             block_histogram=self._block_histogram(fmt.sign_bit),
             n_lost=self._n_lost(counts.largest),
             rms=self._magnitude.rms,
@@ -88,6 +88,11 @@ class _Codes:
         for first, raw in self._store.bands(name, lines=self._quantised.lines, chunk_bytes=BAND_BYTES):
             yield first, raw, 0, 0
 
+    def _n_blocks(self) -> int:
+        if self._maxima is not None:
+            return self._maxima.of.size
+        return 0 if self._grid is None else 1
+
     def _block_histogram(self, n_codes: int) -> Int64Array | None:
         if self._maxima is None:
             return None
@@ -98,13 +103,13 @@ class _Codes:
         if self._grid is None:
             return 0
         if self._maxima is None:
-            return int(largest > 0 and self._grid.size == 1 and abs(float(self._grid[0, 0])) < SMALLEST_NORMAL)
+            return int(largest > 0 and self._grid.size == 1 and float(self._grid[0, 0]) == 0)
         if self._grid.shape != self._maxima.of.shape:  # one number a matrix, spread over its lines
             grid = self._grid[:: len(self._grid) // len(self._maxima.of)]
         else:
             grid = self._grid
-        is_tiny = np.abs(grid) < SMALLEST_NORMAL
-        return int(np.count_nonzero(is_tiny & (self._maxima.of > 0))) if is_tiny.any() else 0
+        is_zero = grid == 0
+        return int(np.count_nonzero(is_zero & (self._maxima.of > 0))) if is_zero.any() else 0
 
 
 def _grids(store: Store, quantised: Quantised) -> tuple[Float32Array | None, Blocks | None, Dequantiser | None]:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from fp8debug.analysis.checkpoint.facts import LineRanges
 
-KEPT_RANGES = 100
+KEPT_RANGES = 1000
 
 
 class Lines:

@@ -29,7 +29,7 @@ def measure(
     *,
     threads: int | None = None,
 ) -> Facts:
-    """Measure all tensors, in one pass.
+    """Measure all tensors, in one pass; those that nothing explains as plain ones, since NaN matters there too.
 
     Args:
         store: the checkpoint.
@@ -42,7 +42,8 @@ def measure(
     """
     codes = [one for one in convention.quantised if can_count(store, one)]
     scales = _scales_of(convention)
-    plain = [store.tensors[name] for name in convention.plain if can_measure(store.tensors[name])]
+    others = store.tensors.keys() - {one.name for one in convention.quantised} - scales.keys()
+    plain = [stored for name, stored in store.tensors.items() if name in others and can_measure(stored)]
     names = [one.name for one in codes] + list(scales) + [one.name for one in plain]
     progress = Progress(sum(n_bytes_of(store.tensors[name]) for name in names))
     with _Workers(threads or min(os.cpu_count() or 1, MOST_THREADS), progress, told) as workers:

@@ -136,3 +136,25 @@ class _Sample:
     @property
     def rms(self) -> float:
         return sqrt(self._sum / self._n) if self._n else 0.0
+
+
+def lines_nonfinite(store: Store, stored: Stored, first: int, last: int) -> npt.NDArray[np.intp]:
+    """How many elements of each of some lines are not finite, int (last - first,).
+
+    Args:
+        store: where it lies.
+        stored: a tensor of one of FLOATS.
+        first: number of the first line.
+        last: of the last one, exclusive.
+    """
+    bits = FLOATS[stored.dtype]
+    width = n_bytes_of(stored) // stored.lines
+    counts = np.zeros(last - first, np.intp)
+    for line in range(first, last):
+        elements = store.read(stored.name, line * width, (line + 1) * width).view(bits.view)
+        kind = elements.dtype.type
+        odd = (elements & kind(bits.magnitude)) > kind(bits.largest)
+        if bits.nan is not None:
+            odd |= elements == kind(bits.nan)
+        counts[line - first] = np.count_nonzero(odd)
+    return counts
