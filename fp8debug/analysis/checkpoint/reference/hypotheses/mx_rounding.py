@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from fp8debug.analysis.checkpoint.records import Quantised
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.gathering import gather
 from fp8debug.analysis.checkpoint.reference.pair import Pair
@@ -36,7 +37,11 @@ class MxRounding:
     worst_loss: float
     """Largest share of a block's largest magnitude that is lost."""
     sqnr_db: float | None
-    message: str
+
+    @property
+    def message(self) -> str:
+        """All of it in words."""
+        return in_words([self])
 
 
 def name_mx_rounding(pair: Pair) -> MxRounding | None:
@@ -45,10 +50,13 @@ def name_mx_rounding(pair: Pair) -> MxRounding | None:
     The reference has to be what the codes were made from; where it is not, `modes` is empty, or the one that fits
     nearly all blocks.
     """
-    scale = pair.tensor.grid_scale if hasattr(pair.tensor, "grid_scale") else None
-    if scale is None or scale.encoding != "E8M0" or scale.layout != "block":
-        return None
-    return rounding_of(gather(pair))
+    return rounding_of(gather(pair)) if has_exponents(pair) else None
+
+
+def has_exponents(pair: Pair) -> bool:
+    """Whether the scales of its blocks are exponents."""
+    scale = pair.tensor.grid_scale if isinstance(pair.tensor, Quantised) else None
+    return scale is not None and scale.encoding == "E8M0" and scale.layout == "block"
 
 
 def rounding_of(evidence: Evidence) -> MxRounding | None:
@@ -66,7 +74,7 @@ def rounding_of(evidence: Evidence) -> MxRounding | None:
     clipped = _clipped(amax, stored, told, evidence.fmt) / n
     loss = _worst_loss(evidence, told)
     sqnr = 10 * float(np.log10(evidence.sum_x2 / evidence.error)) if evidence.error else None
-    return MxRounding(modes, fits, n, clipped, loss, sqnr, _message(modes, fits, n, clipped, loss, sqnr))
+    return MxRounding(modes, fits, n, clipped, loss, sqnr)
 
 
 def predicted(amax: Float32Array, fmt: Format, mode: str) -> Float64Array:
@@ -94,16 +102,19 @@ def _worst_loss(evidence: Evidence, told: BoolArray) -> float:
     return float(max(0.0, np.max(lost[told & (of_reference > 0)], initial=0.0)))
 
 
-def _message(
-    modes: tuple[str, ...], fits: Mapping[str, int], n: int, clipped: float, loss: float, sqnr: float | None
-) -> str:
-    cost = f"{clipped:.1%} of the blocks are clipped, the largest value of one loses up to {loss:.1%}"
-    cost += f", {sqnr:.1f} dB" if sqnr is not None else ""
+def in_words(roundings: Sequence[MxRounding]) -> str:
+    """What tensors have in common whose modes are the same."""
+    modes, n = roundings[0].modes, sum(one.n_blocks for one in roundings)
+    clipped = sum(one.clipped_share * one.n_blocks for one in roundings) / n
+    sqnrs = [one.sqnr_db for one in roundings if one.sqnr_db is not None]
+    cost = f"{clipped:.1%} of the blocks are clipped, the largest value of one loses up to "
+    cost += f"{max(one.worst_loss for one in roundings):.1%}{f', {min(sqnrs):.1f} dB' if sqnrs else ''}"
+    best = max(MODES, key=lambda mode: sum(one.fits[mode] for one in roundings))
+    fit = sum(one.fits[best] for one in roundings)
+    how_many = f"all {n:,}" if fit == n else f"{fit:,} of {n:,}"
     if not modes:
-        best = max(fits, key=lambda mode: fits[mode])
-        return f"no rounding of block scales fits: the nearest, {best}, fits {fits[best]:,} of {n:,} blocks; {cost}"
-    how_many = "all" if fits[modes[0]] == n else f"{fits[modes[0]]:,} of"
+        return f"no rounding of block scales fits: the nearest, {best}, fits {how_many} blocks; {cost}"
     if len(modes) == 1:
-        return f"block scales were rounded by {modes[0]}: it fits {how_many} {n:,} blocks; {cost}"
+        return f"block scales were rounded by {best}: it fits {how_many} blocks; {cost}"
     names = f"{', '.join(modes[:-1])} and {modes[-1]}"
-    return f"block scales were rounded by one of {names}, which fit {how_many} {n:,} blocks alike; {cost}"
+    return f"block scales were rounded by one of {names}, which fit {how_many} blocks alike; {cost}"

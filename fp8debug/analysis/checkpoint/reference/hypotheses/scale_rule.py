@@ -41,7 +41,11 @@ class ScaleRule:
 
 def name_scale_rule(pair: Pair) -> ScaleRule | None:
     """Name the rule that the writer made scales by; None: there are none, or all blocks are zero."""
-    evidence = gather(pair)
+    return rule_of(gather(pair))
+
+
+def rule_of(evidence: Evidence) -> ScaleRule | None:
+    """The same of lines that have been taken already."""
     if evidence.fmt is None or not evidence.grids:
         return None
     amax = evidence.cell_amax
