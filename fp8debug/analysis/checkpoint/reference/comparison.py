@@ -50,7 +50,9 @@ def compare_opened(
         Fp8DebugError: they have nothing in common.
     """
     matching, tensors = compare_stores((subject.store, subject.convention), theirs, told, needs_causes=True)
-    notes = notes_of(matching, tensors, name)
+    from fp8debug.analysis.checkpoint.reference.writer import writer_notes  # as in _explained
+
+    notes = (*notes_of(matching, tensors, name), *writer_notes(matching.matches, subject.store, theirs[0]))
     comparison = Comparison(name, "reference", tensors, matching.missing, matching.extra, notes)
     return comparison, hits_of(subject, matching, comparison)
 
@@ -82,15 +84,17 @@ def compare_stores(
 def _compare(found: Match, store: Store, reference_store: Store, *, needs_causes: bool) -> ComparedTensor:
     pair = pair_of(found, store, reference_store)
     tensor = judge(pair, found.reference_name)
-    if tensor.verdict == "different" and needs_causes:
-        return replace(tensor, hypotheses=_explained(pair))
+    if tensor.verdict in ("different", "requantised") and needs_causes:
+        return replace(tensor, hypotheses=_explained(pair, tensor))
     return tensor
 
 
-def _explained(pair: Pair) -> tuple[Hypothesis, ...]:
+def _explained(pair: Pair, tensor: ComparedTensor) -> tuple[Hypothesis, ...]:
     from fp8debug.analysis.checkpoint.reference.hypotheses import explain  # it makes records of this module
 
-    return explain(pair)
+    if tensor.worst_block is None or not pair.keeps_all_blocks:
+        return explain(pair)
+    return explain(pair, near=(int(pair.block_starts()[tensor.worst_block[0]]),))
 
 
 def _nothing_in_common(

@@ -20,7 +20,7 @@ def hits_of(subject: Subject, matching: Matching, comparison: Comparison) -> lis
     """All of them."""
     quantised = {one.name: one for one in subject.convention.quantised}
     return [
-        *_different(comparison, quantised),
+        *_different(subject, matching, comparison),
         *_requantised(comparison, quantised),
         *_shapes(matching, comparison),
     ]
@@ -34,32 +34,47 @@ def once_each(hits: Iterable[Hit]) -> list[Hit]:
     return list(kept.values())
 
 
-def _different(comparison: Comparison, quantised: dict[str, Quantised]) -> Iterator[Hit]:
+def _different(subject: Subject, matching: Matching, comparison: Comparison) -> Iterator[Hit]:
+    formats = {one.name: one.fmt for one in subject.convention.quantised}
+    lines = {one.tensor.name: one.lines for one in matching.matches}
     for tensor in comparison.tensors:
         if tensor.verdict != "different":
             continue
-        fmt = quantised[tensor.name].fmt if tensor.name in quantised else None
-        place = CheckPlace(tensor.name, sentence(tensor, fmt), factor_of(tensor), numbers_of(tensor))
+        odd = _odd_rows(subject, tensor, lines[tensor.name]) if tensor.n_nonfinite else ""
+        text = sentence(tensor, formats.get(tensor.name), odd)
         worse = (tensor.healthy_sqnr_db or 0.0) - (tensor.sqnr_db or 0.0)
+        place = CheckPlace(tensor.name, text, factor_of(tensor), numbers_of(tensor))
         yield Hit("values_differ", place, of=len(comparison.tensors), weight=worse)
 
 
-def sentence(tensor: ComparedTensor, fmt: str | None) -> str:
+def _odd_rows(subject: Subject, tensor: ComparedTensor, lines: int) -> str:
+    """Rows, of those that were compared, in which this checkpoint has something that is not finite."""
+    codes, plain = subject.facts.codes.get(tensor.name), subject.facts.plain.get(tensor.name)
+    found = codes.nan_lines if codes is not None else plain.nonfinite_lines if plain is not None else None
+    kept = [(first, min(last, lines - 1)) for first, last in found.ranges if first < lines] if found else []
+    if not kept:
+        return ""
+    shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in kept[:3])
+    more = ", ..." if len(kept) > 3 else ""
+    return f" (row {shown})" if not more and len(kept) == 1 and kept[0][0] == kept[0][1] else f" (rows {shown}{more})"
+
+
+def sentence(tensor: ComparedTensor, fmt: str | None, odd_rows: str = "") -> str:
     """What is known of a tensor that differs: its gain, how far it is from what rounding leaves, and the best cause."""
     parts = []
+    if tensor.n_nonfinite:
+        where = f"here{odd_rows}" if odd_rows else "here or in the reference"
+        parts.append(f"{tensor.n_nonfinite:,} values that are not finite {where}")
     if tensor.gain is None:
         parts.append("the reference is all zero, this tensor is not" if tensor.n else "no value is finite in both")
     else:
         parts.append(f"gain {tensor.gain:.4g} (1 is right){_in_blocks(tensor)}")
     if tensor.sqnr_db is not None:
-        keeps = (
-            "" if tensor.healthy_sqnr_db is None else f", where {_kept_by(fmt)} about {tensor.healthy_sqnr_db:.1f} dB"
-        )
+        healthy = tensor.healthy_sqnr_db
+        keeps = "" if healthy is None else f", where {_kept_by(fmt)} about {healthy:.1f} dB"
         parts.append(f"SQNR {tensor.sqnr_db:.1f} dB{keeps}")
-    if tensor.n_nonfinite:
-        parts.append(f"{tensor.n_nonfinite:,} values are not finite here or there")
     text = f"{tensor.name}: {'; '.join(parts)}."
-    return f"{text} {tensor.hypotheses[0].message}" if tensor.hypotheses else text
+    return f"{text} Best explanation: {tensor.hypotheses[0].message}." if tensor.hypotheses else text
 
 
 def _kept_by(fmt: str | None) -> str:

@@ -70,7 +70,7 @@ def _shared(tensors: tuple[ComparedTensor, ...]) -> Iterator[str]:
             example = next(t for t in different if t.hypotheses and t.hypotheses[0].name == cause)
             yield (
                 f"The same cause explains {n:,} of {len(different):,} tensors that differ ({cause}): "
-                f"{example.hypotheses[0].message}"
+                f"for example, {example.hypotheses[0].message}."
             )
 
 
