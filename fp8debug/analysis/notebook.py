@@ -1,4 +1,4 @@
-"""What a notebook shows of a run, a report, a finding, a what-if and an audit: small HTML without scripts or styles of its own.
+"""What a notebook shows of runs, reports, findings, what-ifs and audits: small HTML, no scripts or styles of its own.
 
 Names come from somebody else's files: everything that is not written here is escaped.
 """
@@ -109,7 +109,7 @@ def _audit(audit: Audit) -> str:
     holds = f"{audit.n_tensors:,} tensors, {len(read.quantised):,} of them quantised: {how}"
     shown = audit.findings[:_MOST_FINDINGS]
     findings = "".join(
-        f"<details><summary>{_check(finding)}</summary><ul>{_check_places(finding)}</ul>"
+        f"<details><summary>{_check(finding)}</summary>{_check_places(finding)}"
         f"<p>What to do: {_text(finding.advice)}</p></details>"
         for finding in shown
     )
@@ -128,7 +128,7 @@ def _check(finding: CheckFinding) -> str:
 def _check_places(finding: CheckFinding) -> str:
     others = finding.places[1:_MOST_PLACES]
     places = "".join(f"<li><code>{_text(one.tensor)}</code> {_text(one.brief or one.message)}</li>" for one in others)
-    return places + _more(len(finding.places) - 1, len(others), "place")
+    return (f"<ul>{places}</ul>" if places else "") + _more(len(finding.places) - 1, len(others), "place")
 
 
 def _verdict(report: Report) -> str:
