@@ -19,6 +19,7 @@ from fp8debug.analysis.checkpoint.records import Assumption, Convention
 from fp8debug.analysis.checkpoint.store import Store
 
 _STATED = LEVELS.index("config")
+_TOLD = LEVELS.index("metadata")
 _Seen = Mapping[str, list[tuple[int, str]]]
 """Dialect -> level and words of each of its signs."""
 
@@ -63,7 +64,7 @@ def _recognised(store: Store) -> _Recognised | None:
     other = _best(store, shown) if not best or best[0].n_scaled == 0 else []
     # A configuration is a statement. Names overrule it where it leaves all codes without a scale, and they do not.
     is_overruled = bool(best and other and other[0].n_scaled > best[0].n_scaled)
-    chosen = other if is_overruled or not best else best
+    chosen = _told_by_header(other, seen) if is_overruled or not best else best
     if not chosen or (not stated and not _finds_anything(chosen[0])):
         return None
     refuse_unless_alike(chosen)
@@ -82,6 +83,12 @@ def _best(store: Store, names: Sequence[str]) -> list[Reading]:
     scores = [(one.n_scaled, one.n_explained) for one in readings]
     best = [one for one, score in zip(readings, scores, strict=True) if score == max(scores)]
     return [one for one in best if not one.dialect.is_generic] or best
+
+
+def _told_by_header(readings: Sequence[Reading], seen: _Seen) -> list[Reading]:
+    """Of those that explain equally much the ones that a text of the header speaks for; all where there is none."""
+    told = [one for one in readings if any(level == _TOLD for level, _ in seen[one.dialect.name])]
+    return told or list(readings)
 
 
 def _finds_anything(reading: Reading) -> bool:
