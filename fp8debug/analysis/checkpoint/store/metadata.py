@@ -9,9 +9,9 @@ from pathlib import Path
 from fp8debug.analysis.checkpoint.store.archive import LONGEST_PICKLE
 from fp8debug.analysis.checkpoint.store.base import short
 from fp8debug.analysis.checkpoint.store.documents import is_text
+from fp8debug.analysis.checkpoint.store.index import stays_inside
 from fp8debug.analysis.checkpoint.store.pickled import Call, interpret
 from fp8debug.analysis.checkpoint.store.rebuilt import dtype_of, numbers_of
-from fp8debug.analysis.checkpoint.store.index import stays_inside
 from fp8debug.errors import Fp8DebugError
 from fp8debug.reading import read_bytes
 
