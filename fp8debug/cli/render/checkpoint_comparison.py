@@ -15,6 +15,7 @@ HEAD = ("tensor", "SQNR dB", "healthy", "gain", "block gain", "verdict")
 """Columns of the table of tensors."""
 _RIGHT = (False, True, True, True, True, False)
 _MOST_HYPOTHESES = 2
+_FEW = 5
 
 
 def comparison_lines(comparison: Comparison, looks: Looks, top: int) -> Iterator[str]:
@@ -22,7 +23,7 @@ def comparison_lines(comparison: Comparison, looks: Looks, top: int) -> Iterator
     yield looks.bold(f"AGAINST {escape(comparison.reference)}")
     for sentence in comparison_sentences(comparison):
         yield from wrap(escape(sentence), looks.width)
-    worst = worst_first(comparison)[:top]
+    worst = worst_first(comparison, top)
     if worst:
         yield ""
         rows = [HEAD, *([escape(name), *cells] for name, *cells in map(row, worst))]
@@ -42,9 +43,11 @@ def comparison_sentences(comparison: Comparison) -> Iterator[str]:
             yield f"{count(len(names), 'tensor')} {words}: {some(names)}."
 
 
-def worst_first(comparison: Comparison) -> list[ComparedTensor]:
-    """Tensors that differ, then those that lost most."""
-    return sorted(comparison.tensors, key=_badness)
+def worst_first(comparison: Comparison, top: int) -> list[ComparedTensor]:
+    """Tensors that differ, at most `top`; where none does, the few that lost most."""
+    ranked = sorted(comparison.tensors, key=_badness)
+    different = [one for one in ranked if one.verdict == "different"]
+    return different[:top] if different else ranked[: min(top, _FEW)]
 
 
 def explained(tensors: Sequence[ComparedTensor]) -> Iterator[str]:

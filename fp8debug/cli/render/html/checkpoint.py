@@ -81,7 +81,7 @@ def _reading(audit: Audit) -> Markup:
 
 
 def _comparison(comparison: Comparison, top: int) -> Markup:
-    worst = worst_first(comparison)[:top]
+    worst = worst_first(comparison, top)
     rows = [[row_head(text(name)), *map(number, cells), cell(text(said))] for name, *cells, said in map(row, worst)]
     heads = [column(words, is_number=0 < at < len(HEAD) - 1) for at, words in enumerate(HEAD)]
     return joined(
