@@ -81,17 +81,17 @@ class WeightCast:
             self.sums.add(band, q)
             yield codes
 
-    def grid(self) -> Float32Array:
-        """What codes are multiplied with, before any second level.
+    def grid(self, *, divides: bool = False) -> Float32Array:
+        """What codes are multiplied with, or divided by, before any second level.
 
         Returns:
             float32 (block lines of all matrices, block columns); (lines, 1) of a recipe with one scale a line,
             (matrices, 1) of one with one scale a tensor.
         """
         if isinstance(self.recipe, TensorRecipe):
-            assert self.amaxes is not None
-            return np.array([[scale_inv(self.recipe.scale(amax, self.fmt))] for amax in self.amaxes], np.float32)
-        return np.concatenate([self._scales(band, amax) for amax, band in self._bands()])
+            scales = [self.recipe.scale(amax, self.fmt) for amax in self.amaxes or ()]
+            return np.array([[scale if divides else scale_inv(scale)] for scale in scales], np.float32)
+        return np.concatenate([self._scales(band, amax, divides) for amax, band in self._bands()])
 
     def tensor_scales(self) -> Float32Array:
         """The second level of NVFP4: float32 (matrices,)."""
@@ -115,13 +115,17 @@ class WeightCast:
             codes = encode(band * scale, self.fmt)
             return codes, decode(codes, self.fmt) * scale_inv(scale)
 
-    def _scales(self, band: Float32Array, amax: float | None) -> Float32Array:
+    def _scales(self, band: Float32Array, amax: float | None, divides: bool) -> Float32Array:
         assert isinstance(self.recipe, BlockRecipe)
         amaxes = block_amax(band, self.recipe.tile("w"), nan_spreads=self.recipe.nan_spreads)
         if isinstance(self.recipe, NVFP4):
-            assert amax is not None
+            assert amax is not None and not divides
             return self.recipe.block_scales(amaxes, amax)
-        return self.recipe.factors(amaxes, 0.0, self.fmt).decode  # blocks alone decide
+        factors = self.recipe.factors(amaxes, 0.0, self.fmt)  # blocks alone decide
+        with np.errstate(all="ignore"):
+            return (
+                (np.float32(1) / factors.decode if factors.divides else factors.encode) if divides else factors.decode
+            )
 
 
 def matrices_of(stored: Stored) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from fp8debug.analysis.checkpoint.quantize.casting import CastRecipe
 from fp8debug.analysis.checkpoint.quantize.forms import Form
 from fp8debug.analysis.checkpoint.quantize.spelling import Spelled
+from fp8debug.analysis.checkpoint.quantize.torchao_header import torchao_header
 from fp8debug.formats import Format
 from fp8debug.recipes import BlockScaling
 
@@ -24,6 +26,8 @@ class Made:
     fmt: Format
     weights: Sequence[Spelled]
     """What is quantised."""
+    plain: Sequence[str]
+    """Names of all other tensors."""
     ignored: Sequence[str]
     """Names of modules that a reader would take for quantised ones, but are not."""
 
@@ -54,6 +58,14 @@ def _deepseek(made: Made) -> Description:
     elif made.form.recipe == "mxfp8":
         config |= {"weight_block_size": [1, 32], "scale_fmt": "ue8m0"}
     return Description({**config, "modules_to_not_convert": list(made.ignored)})
+
+
+def _fp8(made: Made) -> Description:
+    """AutoFP8 for one scale a tensor, FBGEMM for one a line."""
+    ignored = list(made.ignored)
+    if made.form.recipe == "rowwise":
+        return Description({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ignored})
+    return Description({"quant_method": "fp8", "activation_scheme": "dynamic", "ignored_layers": ignored})
 
 
 def _compressed_tensors(made: Made) -> Description:
@@ -94,8 +106,53 @@ def _modelopt(made: Made) -> Description:
     return Description(files={"hf_quant_config.json": {"producer": {"name": "modelopt"}, "quantization": quantization}})
 
 
+def _quark(made: Made) -> Description:
+    schemes: Mapping[str, Json] = {"current": {"qscheme": "per_tensor"}, "rowwise": {"qscheme": "per_channel", "ch_axis": 0}}
+    if made.form.recipe == "mxfp4":
+        weight: Json = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0", "ch_axis": -1}
+    else:
+        weight = {"dtype": f"fp8_{made.fmt.name[:4].lower()}", **schemes[made.form.recipe]}
+    groups = {"weight": {**weight, "is_dynamic": False}, "input_tensors": None, "output_tensors": None, "bias": None}
+    return Description(
+        {
+            "quant_method": "quark",
+            "global_quant_config": groups,
+            "layer_quant_config": {},
+            "exclude": list(made.ignored),
+            "export": {"pack_method": "reorder", "weight_format": "real_quantized"},
+        }
+    )
+
+
+def _comfyui(made: Made) -> Description:
+    named = {"E4M3": "float8_e4m3fn", "E5M2": "float8_e5m2"}[made.fmt.name] if made.form.recipe == "current" else ""
+    layers = {one.named("").removesuffix("."): {"format": named or made.form.recipe} for one in made.weights}
+    return Description(metadata={"_quantization_metadata": json.dumps({"format_version": "1.0", "layers": layers})})
+
+
+def _gpt_oss(made: Made) -> Description:
+    return Description({"quant_method": "mxfp4", "modules_to_not_convert": list(made.ignored)})
+
+
+def _torchao(made: Made) -> Description:
+    weights = [one.cast.stored for one in made.weights]
+    return Description(metadata=torchao_header(weights, made.form.recipe, made.fmt, made.plain))
+
+
+def _nothing(made: Made) -> Description:
+    """Scales of names that everybody uses, and no word about what they do."""
+    return Description()
+
+
 _DESCRIBED: Mapping[str, Callable[[Made], Description]] = {
     "deepseek": _deepseek,
+    "fp8": _fp8,
     "compressed-tensors": _compressed_tensors,
     "modelopt": _modelopt,
+    "quark": _quark,
+    "comfyui": _comfyui,
+    "gpt-oss": _gpt_oss,
+    "torchao": _torchao,
+    "multiplies": _nothing,
+    "divides": _nothing,
 }

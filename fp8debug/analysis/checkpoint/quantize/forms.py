@@ -43,6 +43,7 @@ class Form:
     """Tail of the tensor of codes."""
     has_whole_blocks: bool = False
     has_blocks_apart: bool = False
+    is_high_first: bool = False
 
 
 @cache

@@ -69,7 +69,8 @@ def quantize_checkpoint(
         casts = [_cast(store, one, recipe, fmt, told) for one in chosen]
         spelled = {cast.stored.name: Spelled(cast, form) for cast in casts if not cast.makes_nan_of_zeros}
         kept += tuple(Kept(cast.stored.name, _ZEROS) for cast in casts if cast.makes_nan_of_zeros)
-        made = Made(form, recipe, fmt, tuple(spelled.values()), _ignored(store, kept))
+        plain = (*(one.name for one in kept), *(extra or ()))
+        made = Made(form, recipe, fmt, tuple(spelled.values()), plain, _ignored(store, kept))
         tensors = [*_tensors(store, spelled, told), *_extra_tensors(extra or {})]
         files = folder.write(tensors, store, describe(made), shard_bytes)
         return Written(

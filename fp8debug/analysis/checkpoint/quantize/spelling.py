@@ -62,35 +62,45 @@ class Spelled:
     def _code_bytes(self, told: Told) -> Iterator[Uint8Array]:
         told(f"quantizing {self.cast.stored.name}")
         for codes in self.cast.codes():
-            yield packed(codes) if self._is_packed else codes
+            yield packed(codes, is_high_first=self.form.is_high_first) if self._is_packed else codes
 
     def _scale(self, form: ScaleForm) -> WrittenTensor:
         shape = scale_shape(form.shape, self.cast.stored.shape, self.cast.tile)
         return WrittenTensor(self.named(form.tail), form.dtype, shape, lambda: [self._scale_bytes(form, shape)])
 
     def _scale_bytes(self, form: ScaleForm, shape: tuple[int, ...]) -> Uint8Array:
-        numbers = self.cast.tensor_scales() if form is self.form.tensor_scale else self.cast.grid()
-        if self.cast.tile is not None and form.shape == "grid" and numbers.size != prod(shape):
-            numbers = one_a_line(numbers, self.cast.tile.lines, self.cast.stored.shape)
-        with np.errstate(all="ignore"):
-            numbers = np.float32(1) / numbers if form.divides else numbers
-        return scale_codes(np.ascontiguousarray(numbers, np.float32), form.dtype)
+        cast, weight = self.cast, self.cast.stored.shape
+        if form is self.form.tensor_scale:
+            with np.errstate(all="ignore"):
+                numbers = np.float32(1) / cast.tensor_scales() if form.divides else cast.tensor_scales()
+            return scale_codes(numbers, form.dtype)
+        numbers = cast.grid(divides=form.divides)
+        if cast.tile is not None and form.shape in _OF_EACH_LINE and cast.tile.lines < _LINES_OF_A_GRID:
+            numbers = one_a_line(numbers, cast.tile.lines, weight)
+        codes = scale_codes(np.ascontiguousarray(numbers), form.dtype)
+        return swizzled(codes.reshape(*weight[:-1], -1)) if form.shape == "swizzled_grid" else codes
 
 
 def scale_shape(shape: str, weight: tuple[int, ...], tile: Tile | None) -> tuple[int, ...]:
     """Shape of a scale tensor, in a word of forms.toml, of a weight (..., N, K)."""
     stack, rows, columns = weight[:-2], weight[-2], weight[-1]
-    if shape in ("grid", "spaced_grid"):
+    if shape in ("grid", "spaced_grid", "swizzled_grid"):
         assert tile is not None and tile.length is not None
-        # Where blocks are 128 lines high readers know it; 16 or 32 lines are stored as if each had its own.
-        grid = (-(-rows // tile.lines) if tile.lines >= _LINES_OF_A_GRID else rows, -(-columns // tile.length))
-        return (*stack, *grid) if shape == "grid" else (*stack, grid[0], 1, grid[1], 1)
+        lines = -(-rows // tile.lines) if tile.lines >= _LINES_OF_A_GRID else rows
+        length = -(-columns // tile.length)
+        if shape == "spaced_grid":
+            return (*stack, lines, 1, length, 1)
+        if shape == "swizzled_grid":
+            return (*stack, -(-lines // 128) * 128, -(-length // 4) * 4)
+        return (*stack, lines, length)
     if shape == "scalar":
         return stack
     return (*stack, *{"one": () if stack else (1,), "square": (1, 1), "line": (rows,), "lines": (rows, 1)}[shape])
 
 
 _LINES_OF_A_GRID = 128
+"""Where blocks are so high readers know it; of lower ones each line is stored as if it had scales of its own."""
+_OF_EACH_LINE = ("grid", "swizzled_grid")
 
 
 def one_a_line(grid: Float32Array, tile_lines: int, weight: tuple[int, ...]) -> Float32Array:
@@ -107,7 +117,21 @@ def scale_codes(numbers: Float32Array, dtype: str) -> Uint8Array:
     return encode(numbers, E4M3) if dtype == "F8_E4M3" else numbers.astype("<f4").reshape(-1).view(np.uint8)
 
 
-def packed(codes: Uint8Array) -> Uint8Array:
-    """Codes of 4 bits, two in a byte, the first in the low half: (lines, n) to (lines, n / 2)."""
-    pairs: Uint8Array = codes[:, 0::2] | np.left_shift(codes[:, 1::2], np.uint8(4))
+def swizzled(grid: Uint8Array) -> Uint8Array:
+    """A grid (..., lines, length) in the order of tensor cores, filled up with zeros to tiles of 128 x 4.
+
+    Of a tile the one of line r and column c is number 16 (r mod 32) + 4 (r div 32) + c (cuBLAS, "1D block scaling
+    factors layout").
+    """
+    *stack, lines, length = grid.shape
+    down, across = -(-lines // 128), -(-length // 4)
+    padding = [(0, 0)] * len(stack) + [(0, down * 128 - lines), (0, across * 4 - length)]
+    tiles = np.pad(grid, padding).reshape(-1, down, 4, 32, across, 4)
+    return np.ascontiguousarray(tiles.transpose(0, 1, 4, 3, 2, 5))
+
+
+def packed(codes: Uint8Array, *, is_high_first: bool = False) -> Uint8Array:
+    """Codes of 4 bits, two in a byte, the first in its low half or its high one: (lines, n) to (lines, n / 2)."""
+    low, high = (codes[:, 1::2], codes[:, 0::2]) if is_high_first else (codes[:, 0::2], codes[:, 1::2])
+    pairs: Uint8Array = low | np.left_shift(high, np.uint8(4))
     return pairs

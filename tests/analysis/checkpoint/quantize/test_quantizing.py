@@ -161,11 +161,33 @@ def test_a_reader_of_the_dialect_agrees(written: Writer, tmp_path: Path) -> None
     assert np.array_equal(values.numpy(), quantize_blocks(w, recipe, "w", E4M3).values)
 
 
+@pytest.mark.parametrize("recipe", ["current", "rowwise", "block", "mxfp8", "mxfp4", "nvfp4:flavour=torchao"])
+def test_torchao_reads_what_is_written_for_it(recipe: str, written: Writer, tmp_path: Path) -> None:
+    from torchao.prototype.safetensors.safetensors_support import unflatten_tensor_state_dict
+
+    source = written({"fc.weight": ("F32", normal(128, 256)), "fc.bias": ("F32", normal(128))}, folder="source")
+    quantize_checkpoint(source, tmp_path / "out", recipe, "torchao")
+    with safetensors.safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        read, left = unflatten_tensor_state_dict(tensors, file.metadata())
+    assert read.keys() == {"fc.weight", "fc.bias"} and left == {}
+    with open_store(tmp_path / "out") as store:
+        (one,) = read_convention(store).quantised
+        values = np.concatenate([band for _, band in Dequantiser(store, one).bands()])
+    weight = read["fc.weight"]
+    theirs = weight.dequantize() if recipe not in ("mxfp8", "mxfp4") else weight.dequantize(torch.float32)
+    assert np.array_equal(theirs.float().numpy(), values)
+
+
 @pytest.mark.parametrize(
     ("recipe", "dialect", "told"),
     [
         ("block", "deepsek", "--as deepsek: no dialect of that name is written; did you mean deepseek"),
-        ("nvfp4", "deepseek", "--as deepseek holds no nvfp4, only current, block, mxfp8; nvfp4 is written as modelopt"),
+        (
+            "nvfp4",
+            "deepseek",
+            "--as deepseek holds no nvfp4, only current, block, mxfp8; nvfp4 is written as modelopt, ",
+        ),
         ("delayed", None, "recipe delayed makes no checkpoint; expected one of current, rowwise, block"),
         ("bf16", None, "recipe bf16 makes no checkpoint"),
         ("current:fp8_format=E5M2", "modelopt", "its codes cannot be E5M2; .* E5M2 is written as compressed-tensors"),
