@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import checkpoint_pages
+import dialect_pages
 import error_pages
 
 from fp8debug import schema
@@ -68,7 +69,11 @@ def pages() -> dict[str, str]:
     generated = {
         "schema.md": schema_page(), "views.md": views_page(), "cli.md": cli_page(), "captured.md": captured_page()
     }  # fmt: skip
-    return {**generated, **rules, **error_pages.pages(), **checkpoint_pages.pages(NOTE), "diagnosis.md": diagnosis_page()}
+    return {**generated, **rules, **error_pages.pages(), **_checkpoint_pages(), "diagnosis.md": diagnosis_page()}
+
+
+def _checkpoint_pages() -> dict[str, str]:
+    return {**checkpoint_pages.pages(NOTE), **dialect_pages.pages(NOTE)}
 
 
 def _is_current(path: Path, text: str) -> bool:

@@ -56,7 +56,7 @@ def test_bytes_are_exponents_and_that_is_said(tmp_path: Path) -> None:
 
 def test_the_ends_of_the_range(tmp_path: Path) -> None:
     """255 is NaN and is a finding; 0 is 2^-127, a number like others."""
-    w, codes, scale = quantised()
+    _, codes, scale = quantised()
     scale[3, 1], scale[5, 0] = 255, 0
     audit: Audit = audit_checkpoint(saved(tmp_path, codes, scale))
     facts = audit.facts.scales[f"{NAME}_scale_inv"]

@@ -97,6 +97,8 @@ class Dialect:
     signs: tuple[Sign, ...]
     codes: tuple[CodeSpelling, ...]
     scales: tuple[ScaleSpelling, ...]
+    includes: tuple[str, ...] = ()
+    """Dialects whose scales it has too; they are among `scales`."""
     is_generic: bool = False
     """Whether it stands for names alone: a dialect that somebody writes goes before it."""
     block_paths: tuple[str, ...] = ()
@@ -138,7 +140,7 @@ def dialect_from(given: Mapping[str, Any], shared: Mapping[str, tuple[ScaleSpell
     )
 
 
-_TABLES = {"signs", "codes", "scales", "promises", "includes"}
+_TABLES = {"signs", "codes", "scales", "promises"}
 
 
 def _frozen(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,8 +31,9 @@ def test_a_model_in_high_precision_has_no_dialect_and_nothing_is_assumed(read: R
     got = read(
         {
             "model.embed_tokens.weight": ("BF16", f32(8, 4)), "model.norm.weight": ("F32", f32(4)),
-            "model.norm.scale": ("BF16", f32(4)), "logit_scale": ("F32", np.array(2.6)), "m.layer_scale": ("F32", f32(4)),
-            "bn.num_batches_tracked": ("I64", np.array(3)), "a.lora_A.weight": ("BF16", f32(2, 4)),
+            "model.norm.scale": ("BF16", f32(4)), "logit_scale": ("F32", np.array(2.6)),
+            "m.layer_scale": ("F32", f32(4)), "bn.num_batches_tracked": ("I64", np.array(3)),
+            "a.lora_A.weight": ("BF16", f32(2, 4)),
         }
     )  # fmt: skip
     convention = got.convention
