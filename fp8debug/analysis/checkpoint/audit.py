@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fp8debug.analysis.checkpoint.checks import CHECKS
@@ -96,13 +96,13 @@ def audit_checkpoint(
     if RunDir(path).exists():
         store, convention, weights = pair_of_run(path)
         theirs = (weights, Convention(None, "", "", (), plain=tuple(weights.tensors)))
-        subject, hits = _checked(store, convention, tp, consumer, valid_rows, headers_only, None, told)
+        subject = _measured(store, convention, tp, consumer, valid_rows, headers_only, None, told)
         compared = [compare_opened(subject, theirs, f"the weights of {path}", told)] if weights.tensors else []
-        return _audit(path, subject, hits, compared)
+        return _audit(path, subject, compared)
     with open_store(path) as store:
         told("reading headers")
         convention = read_convention(store, dialect)
-        subject, hits = _checked(store, convention, tp, consumer, valid_rows, headers_only, run, told)
+        subject = _measured(store, convention, tp, consumer, valid_rows, headers_only, run, told)
         compared = [compare_with(subject, reference, told) for reference in references]
         three_way = None
         if len(compared) > 1:
@@ -110,10 +110,10 @@ def audit_checkpoint(
         if run is not None:
             told(f"comparing with {run}")
             compared.append(compare_with_run(subject, run))
-        return _audit(path, subject, hits, compared, three_way)
+        return _audit(path, subject, compared, three_way)
 
 
-def _checked(
+def _measured(
     store: Store,
     convention: Convention,
     tp: Sequence[int],
@@ -122,22 +122,23 @@ def _checked(
     headers_only: bool,
     run: str | Path | None,
     told: Told,
-) -> tuple[Subject, list[Hit]]:
-    """What the checkpoint alone tells."""
+) -> Subject:
+    """What checks look at."""
     facts = scales_only(store, convention) if headers_only else measure(store, convention, told)
     ran = None if run is None else precision_of_run(run, modules_of(convention))
-    subject = Subject(store, convention, facts, tuple(tp), consumer, valid_rows, ran)
-    return subject, [hit for check in CHECKS for hit in check(subject)]
+    return Subject(store, convention, facts, tuple(tp), consumer, valid_rows, ran)
 
 
 def _audit(
     path: str | Path,
     subject: Subject,
-    hits: Sequence[Hit],
     compared: Sequence[tuple[Comparison, list[Hit]]],
     three_way: ThreeWay | None = None,
 ) -> Audit:
     store = subject.store
+    rows = {name: n for comparison, _ in compared for name, n in comparison.rows.items()}
+    subject = replace(subject, reference_rows=rows)
+    hits = [hit for check in CHECKS for hit in check(subject)]
     return Audit(
         path=str(path),
         n_files=len({stored.file for stored in store.tensors.values()}),

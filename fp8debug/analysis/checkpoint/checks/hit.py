@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
@@ -29,6 +29,8 @@ class Subject:
     """Rows of 2-d tensors that hold something; None: all."""
     ran: Mapping[str, str] | None = None
     """dtype that each module had when it ran, by name; None: nobody has looked."""
+    reference_rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows that a reference has of tensors that have more here, by name: those beyond are padding."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,9 @@ def _judged(subject: Subject, odd: Odd) -> Iterator[tuple[str, str, int]]:
 
 
 def _first_padded_row(subject: Subject, odd: Odd) -> int | None:
-    """The row from which on rows are padding: as given, or since every matrix ends with rows that are not finite."""
+    """The row from which on rows are padding: as given, as a reference has it, or since all matrices end with NaN."""
+    if odd.name in subject.reference_rows:
+        return subject.reference_rows[odd.name]
     if subject.valid_rows is not None:
         return subject.valid_rows if subject.valid_rows < odd.rows else None
     tails = [piece for piece in odd.pieces if piece[2] == odd.rows - 1]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +66,5 @@ class Comparison:
     """Names that only the reference has."""
     notes: tuple[str, ...] = ()
     """Sentences: how names were matched, the rounding mode of the writer, what is the same in all layers."""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows that the reference has of tensors that have more here, by name: those beyond are taken for padding."""

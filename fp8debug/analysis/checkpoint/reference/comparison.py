@@ -12,7 +12,14 @@ from fp8debug.analysis.checkpoint.records import Convention
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor, Comparison, Hypothesis
 from fp8debug.analysis.checkpoint.reference.hits import hits_of
 from fp8debug.analysis.checkpoint.reference.judging import judge
-from fp8debug.analysis.checkpoint.reference.matching import Match, Matching, match, pair_of, tensors_of
+from fp8debug.analysis.checkpoint.reference.matching import (
+    Match,
+    Matching,
+    match,
+    pair_of,
+    tensors_of,
+    turned,
+)
 from fp8debug.analysis.checkpoint.reference.notes import notes_of
 from fp8debug.analysis.checkpoint.reference.pair import Pair
 from fp8debug.analysis.checkpoint.store import Store, open_store
@@ -53,7 +60,8 @@ def compare_opened(
     from fp8debug.analysis.checkpoint.reference.writer import writer_notes  # as in _explained
 
     notes = (*notes_of(matching, tensors, name), *writer_notes(matching.matches, subject.store, theirs[0]))
-    comparison = Comparison(name, "reference", tensors, matching.missing, matching.extra, notes)
+    rows = {one.tensor.name: one.lines for one in matching.matches if one.lines < one.tensor.lines}
+    comparison = Comparison(name, "reference", tensors, matching.missing, matching.extra, notes, rows)
     return comparison, hits_of(subject, matching, comparison)
 
 
@@ -74,19 +82,40 @@ def compare_stores(
     matching = match(our_tensors, their_tensors)
     if not matching.matches and not matching.misshapen:
         raise Fp8DebugError(_nothing_in_common(ours[0], theirs[0], our_tensors, their_tensors))
-    compared = []
+    others_turned = any(found.how == "transposed" for found in matching.matches)
+    matches, compared = [], []
     for index, found in enumerate(matching.matches):
         told(f"comparing {index + 1:,} of {len(matching.matches):,}: {found.tensor.name}")
-        compared.append(_compare(found, ours[0], theirs[0], needs_causes=needs_causes))
-    return matching, tuple(compared)
+        kept, tensor = _judged(found, ours[0], theirs[0], may_be_turned=others_turned)
+        matches.append(kept)
+        compared.append(_with_causes(kept, tensor, ours[0], theirs[0]) if needs_causes else tensor)
+    return replace(matching, matches=tuple(matches)), tuple(compared)
 
 
-def _compare(found: Match, store: Store, reference_store: Store, *, needs_causes: bool) -> ComparedTensor:
+def _judged(found: Match, store: Store, reference_store: Store, *, may_be_turned: bool) -> tuple[Match, ComparedTensor]:
+    """The verdict on a tensor; a square one that is nothing like its reference is tried transposed, as others are."""
+    tensor = judge(pair_of(found, store, reference_store), found.reference_name)
+    other = turned(found) if may_be_turned and tensor.verdict == "different" else None
+    if other is not None:
+        again = judge(pair_of(other, store, reference_store), other.reference_name)
+        if again.verdict != "different":
+            return other, again
+    return found, tensor
+
+
+def _with_causes(found: Match, tensor: ComparedTensor, store: Store, reference_store: Store) -> ComparedTensor:
+    if tensor.verdict not in ("different", "requantised") or _is_only_nonfinite(tensor):
+        return tensor
     pair = pair_of(found, store, reference_store)
-    tensor = judge(pair, found.reference_name)
-    if tensor.verdict in ("different", "requantised") and needs_causes:
-        return replace(tensor, hypotheses=_explained(pair, tensor))
-    return tensor
+    return replace(tensor, hypotheses=_explained(pair, tensor))
+
+
+def _is_only_nonfinite(tensor: ComparedTensor) -> bool:
+    """Whether all that is finite is as it should be."""
+    sqnr, healthy = tensor.sqnr_db, tensor.healthy_sqnr_db
+    if not tensor.n_nonfinite or tensor.n == 0:
+        return False
+    return sqnr is None or (healthy is not None and sqnr > healthy - 1)
 
 
 def _explained(pair: Pair, tensor: ComparedTensor) -> tuple[Hypothesis, ...]:

@@ -12,6 +12,8 @@ from fp8debug.analysis.checkpoint.reference.notes import is_turned_code, is_turn
 
 _UNIFORM = 0.9
 """Share of the quantised tensors that have to carry a second rounding for it to be a change of format."""
+UNEXPLAINED = ("unexplained", "different_weights")
+"""Names of hypotheses that say that there is none."""
 _SAME_DB = 0.1
 """Between what is there and what one rounding of the reference gives on a sample."""
 
@@ -74,7 +76,12 @@ def sentence(tensor: ComparedTensor, fmt: str | None, odd_rows: str = "") -> str
         keeps = "" if healthy is None else f", where {_kept_by(fmt)} about {healthy:.1f} dB"
         parts.append(f"SQNR {tensor.sqnr_db:.1f} dB{keeps}")
     text = f"{tensor.name}: {'; '.join(parts)}."
-    return f"{text} Best explanation: {tensor.hypotheses[0].message}." if tensor.hypotheses else text
+    if not tensor.hypotheses:
+        return text
+    best = tensor.hypotheses[0]
+    if best.name in UNEXPLAINED:
+        return f"{text} {best.message[:1].upper()}{best.message[1:]}."
+    return f"{text} Best explanation: {best.message}."
 
 
 def _kept_by(fmt: str | None) -> str:

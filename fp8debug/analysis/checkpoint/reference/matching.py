@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fp8debug.analysis.checkpoint.records import Convention, Quantised, Stored
 from fp8debug.analysis.checkpoint.reference.lines import JoinedLines, Lines, Part, PlainLines, TransposedLines, lines_of
@@ -87,6 +87,17 @@ def match(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> Matching:
     used = {source.tensor.name for one in matches for source in one.sources} | {other.name for _, other in misshapen}
     extra = tuple(tensor.name for tensor in theirs if tensor.name not in used)
     return Matching(tuple(matches), tuple(misshapen), tuple(missing), extra)
+
+
+def turned(found: Match) -> Match | None:
+    """The same match with the reference taken as transposed; None: it is no square plain matrix."""
+    tensor, source = found.tensor, found.sources[0]
+    is_square = len(tensor.shape) == 2 and tensor.shape[0] == tensor.shape[1]
+    if len(found.sources) > 1 or not is_square or source.tensor.shape != tensor.shape:
+        return None
+    if not isinstance(source.tensor, Stored):
+        return None
+    return replace(found, sources=(replace(source, is_transposed=True),), how="transposed")
 
 
 def pair_of(found: Match, store: Store, reference_store: Store) -> Pair:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from fp8debug.analysis.checkpoint.records import Quantised, Stored
 
@@ -64,9 +64,16 @@ def _without_prefix(names: Mapping[str, str], others: set[str]) -> dict[str, str
     if not prefixes:
         return dict(names)
     prefix = prefixes.most_common(1)[0][0]
+    # What stands outside of the wrapper, such as lm_head, has the prefix without it.
+    shorter = [prefix, *(prefix.removesuffix(wrapper) for wrapper in WRAPPERS if prefix.endswith(wrapper))]
     taken = set(names.values())
-    shorter = {key: name.removeprefix(prefix) for key, name in names.items()}
-    return {key: names[key] if name in taken and name != names[key] else name for key, name in shorter.items()}
+    return {key: _shortened(name, shorter, others - taken) for key, name in names.items()}
+
+
+def _shortened(name: str, prefixes: Sequence[str], others: Set[str]) -> str:
+    """The name without the first of the prefixes that leaves one of the others; without the longest if none does."""
+    found = [name[len(prefix) :] for prefix in prefixes if prefix and name.startswith(prefix)]
+    return next((short for short in found if short in others), found[0] if found else name)
 
 
 def parts_of(key: str) -> tuple[str, ...]:

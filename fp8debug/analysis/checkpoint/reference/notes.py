@@ -22,10 +22,10 @@ def _matched(matching: Matching) -> Iterator[str]:
     for one in matching.matches:
         by_how.setdefault(one.how, []).append(one)
     texts = {
-        "renamed": "{n} have another name in the reference: {example}.",
-        "fused": "{n} are parts, or made of parts, of fused or stacked tensors of the reference: {example}.",
-        "transposed": "{n} are stored transposed in the reference: {example}.",
-        "reshaped": "{n} have another shape in the reference and were compared in row-major order: {example}.",
+        "renamed": "{n} with another name in the reference: {example}.",
+        "fused": "{n} made of parts, or parts, of fused or stacked tensors of the reference: {example}.",
+        "transposed": "{n} stored transposed in the reference: {example}.",
+        "reshaped": "{n} of another shape in the reference, compared in row-major order: {example}.",
     }
     for how, text in texts.items():
         if found := by_how.get(how):
@@ -45,19 +45,19 @@ def _matched(matching: Matching) -> Iterator[str]:
 
 def _left_out(matching: Matching, reference: str) -> Iterator[str]:
     if matching.missing:
-        yield f"{_tensors(len(matching.missing))} are not in {reference}: {some(matching.missing)}."
+        yield f"{_tensors(len(matching.missing))} not in {reference}: {some(matching.missing)}."
     if matching.extra:
-        yield f"{_tensors(len(matching.extra))} of the reference are not in this checkpoint: {some(matching.extra)}."
+        yield f"{_tensors(len(matching.extra))} of the reference not in this checkpoint: {some(matching.extra)}."
     stacks = [ours.name for ours, other in matching.misshapen if is_turned_stack(ours.shape, other.shape)]
     if stacks:
         yield (
-            f"{_tensors(len(stacks))} were not compared, since stacked matrices are stored transposed in the "
+            f"{_tensors(len(stacks))} not compared, since stacked matrices are stored transposed in the "
             f"reference: {some(stacks)}."
         )
     turned = [ours.name for ours, other in matching.misshapen if is_turned_code(ours.shape, other)]
     if turned:
         yield (
-            f"{_tensors(len(turned))} were not compared, since the reference is quantised and stored transposed: "
+            f"{_tensors(len(turned))} not compared, since the reference is quantised and stored transposed: "
             f"{some(turned)}."
         )
 
@@ -69,7 +69,7 @@ def _shared(tensors: tuple[ComparedTensor, ...]) -> Iterator[str]:
         if n > 1:
             example = next(t for t in different if t.hypotheses and t.hypotheses[0].name == cause)
             yield (
-                f"The same cause explains {n:,} of {len(different):,} tensors that differ ({cause}): "
+                f"The same cause explains {n:,} of the {len(different):,} tensors that differ ({cause}): "
                 f"for example, {example.hypotheses[0].message}."
             )
 

@@ -17,15 +17,19 @@ def writer_notes(matches: Sequence[Match], store: Store, reference_store: Store)
     """Sentences about the rule that scales were made by; nothing where the reference is quantised itself."""
     fitting = [one for one in matches if _can_tell(one)]
     looked_at = fitting[:: max(1, len(fitting) // _LOOKED_AT)][:_LOOKED_AT]
-    said: dict[tuple[str, ...], list[tuple[str, str]]] = {}
-    for one in looked_at:
-        rule, message = _rule(one, store, reference_store)
-        if message is not None:
-            said.setdefault(rule, []).append((one.tensor.name, message))
-    for found in said.values():
-        name, message = found[0]
-        others = f", and alike in {len(found) - 1} more of {len(looked_at)} looked at" if len(found) > 1 else ""
+    told = [(one.tensor.name, *_rule(one, store, reference_store)) for one in looked_at]
+    for name, message, n in _alike([(name, rules, message) for name, rules, message in told if rules]):
+        others = f", and alike in {n - 1:,} more of {len(looked_at):,} looked at" if n > 1 else ""
         yield f"{name}: {message}{others}."
+
+
+def _alike(told: list[tuple[str, tuple[str, ...], str]]) -> Iterator[tuple[str, str, int]]:
+    """Name, sentence and number of tensors that may have one rule; the clearest of them stands for all."""
+    left = sorted(told, key=lambda one: len(one[1]))
+    while left:
+        name, rules, message = left[0]
+        yield name, message, sum(bool({*rules} & {*others}) for _, others, _ in left)
+        left = [one for one in left if not {*rules} & {*one[1]}]
 
 
 def _can_tell(one: Match) -> bool:
@@ -37,12 +41,11 @@ def _can_tell(one: Match) -> bool:
     )
 
 
-def _rule(one: Match, store: Store, reference_store: Store) -> tuple[tuple[str, ...], str | None]:
+def _rule(one: Match, store: Store, reference_store: Store) -> tuple[tuple[str, ...], str]:
+    """Rules that fit, and the sentence about them; none where nothing is known."""
     pair = pair_of(one, store, reference_store)
     rounding = name_mx_rounding(pair)
     if rounding is not None:
-        return rounding.modes, rounding.message if rounding.modes else None
+        return rounding.modes, rounding.message
     rule = name_scale_rule(pair)
-    if rule is None or not rule.rules:
-        return (), None
-    return rule.rules, rule.message
+    return (rule.rules, rule.message) if rule is not None else ((), "")
