@@ -101,23 +101,23 @@ def _quality(tensors: Sequence[ComparedTensor]) -> Markup:
         for one in tensors
         if one.sqnr_db is not None
     ]
-    gains = [
-        Dot(one.name, one.gain, _or(one.block_gain_min, one.gain), _or(one.block_gain_max, one.gain),
-            one.verdict == "different")
-        for one in tensors
-        if one.gain is not None
-    ]  # fmt: skip
+    gains = [dot for one in tensors if (dot := _gain(one)) is not None]
     healthy = [one.healthy_sqnr_db for one in tensors if one.healthy_sqnr_db is not None]
     return joined(
         [
             dots("SQNR against the reference", "dB", noise, healthy=max(healthy, default=None)),
-            dots("Gain, from the lowest to the highest block", "times", gains, healthy=1.0),
+            dots("Gain, from the lowest to the highest block", "log2: 0 is right", gains, healthy=0.0),
         ]
     )
 
 
-def _or(value: float | None, other: float) -> float:
-    return other if value is None else value
+def _gain(one: ComparedTensor) -> Dot | None:
+    """As an exponent of two; a tensor whose sign is lost has none."""
+    numbers = [one.gain, one.block_gain_min, one.block_gain_max]
+    known = [math.log2(number) for number in numbers if number is not None and number > 0]
+    if not known or len(known) < sum(number is not None for number in numbers):
+        return None
+    return Dot(one.name, known[0], min(known), max(known), one.verdict == "different")
 
 
 def _scales(audit: Audit) -> Markup:
