@@ -62,7 +62,6 @@ def consumer_named(name: str) -> Consumer:
 
 
 def _consumer(name: str, entry: Mapping[str, Any]) -> Consumer:
-    blocks = tuple((lines, columns) for lines, columns in entry.get("blocks", ()))
-    texts = {key: tuple(value) for key, value in entry.items() if isinstance(value, list) and key != "blocks"}
-    rest = {key: value for key, value in entry.items() if not isinstance(value, list)}
-    return Consumer(name, blocks=blocks, **texts, **rest)
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    given["blocks"] = tuple((lines, columns) for lines, columns in entry.get("blocks", ()))
+    return Consumer(name, **given)

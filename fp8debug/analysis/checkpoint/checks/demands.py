@@ -47,14 +47,15 @@ def _format(consumer: Consumer, one: Quantised, n: int) -> Hit:
     else:
         told = ""
     message = f"{one.name} is {one.fmt}, {consumer.title} takes {takes}{told}."
-    return Hit("consumer_format", CheckPlace(one.name, message, factor), of=n, weight=one.n)
+    return Hit("consumer_format", CheckPlace(one.name, message, factor, brief=one.fmt), of=n, weight=one.n)
 
 
 def _scale(subject: Subject, consumer: Consumer, one: Quantised, scale: Scale) -> Iterator[Hit]:
     n = len(subject.convention.quantised)
     unfit = _layout(consumer, scale)
     if unfit:
-        yield Hit("consumer_scales", CheckPlace(one.name, f"{scale.name} {unfit}."), of=n, weight=one.n)
+        place = CheckPlace(one.name, f"{scale.name} {unfit}.", brief=unfit)
+        yield Hit("consumer_scales", place, of=n, weight=one.n)
     if not consumer.power_of_two or scale.encoding == "E8M0":
         return
     facts = subject.facts.scales.get(scale.name)
@@ -76,6 +77,7 @@ def _scale(subject: Subject, consumer: Consumer, one: Quantised, scale: Scale) -
                     "n_not_power_of_two": n_other, "n": inflation.size, "gain_min": float(low),
                     "gain_mean": float(mean), "gain_max": float(high),
                 },
+                brief=factors,
             ),
             of=n,
             weight=float(mean),
@@ -110,4 +112,4 @@ def _sizes(consumer: Consumer, one: Quantised, n: int) -> Iterator[Hit]:
     bad = [f"{size} {axis} are no multiple of {multiple}" for axis, size, multiple in axes if size % multiple]
     if bad:
         message = f"{one.name} {list(one.shape)}: {' and '.join(bad)}, as {consumer.title} takes them."
-        yield Hit("consumer_sizes", CheckPlace(one.name, message), of=n, weight=one.n)
+        yield Hit("consumer_sizes", CheckPlace(one.name, message, brief=", ".join(bad)), of=n, weight=one.n)

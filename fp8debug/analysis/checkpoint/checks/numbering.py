@@ -19,9 +19,9 @@ def numbering(subject: Subject) -> Iterator[Hit]:
     """Holes between the first and the last number, and experts that the other layers have."""
     lists = _lists(subject)
     by_pattern: dict[str, dict[Numbers, frozenset[int]]] = defaultdict(dict)
-    for owner, found in lists.items():
+    for owner, listed in lists.items():
         pattern, numbers = starred(owner)
-        by_pattern[pattern][numbers] = frozenset(found)
+        by_pattern[pattern][numbers] = frozenset(listed)
     for pattern, members in by_pattern.items():
         usual, n_usual = Counter(members.values()).most_common(1)[0]
         has_usual = pattern.endswith("experts") and n_usual >= _FEWEST and n_usual >= 0.75 * len(members)

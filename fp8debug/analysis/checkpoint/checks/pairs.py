@@ -39,6 +39,7 @@ def _missing(subject: Subject) -> Iterator[Hit]:
                 one.name,
                 f"ORPHAN WEIGHT {one.name}: {dtype} codes and no {expected}{measured}.",
                 numbers={"dtype": dtype, "expected": expected},
+                brief=f"{dtype}, no {expected}",
             ),
             of=len(convention.quantised),
             weight=one.n,

@@ -44,7 +44,7 @@ class Section:
     """Lines or columns of a matrix that are cut apart from the others."""
 
     name: str
-    """`q`, `k`, `gate`, ...; empty: the whole matrix."""
+    """`q`, or several of one size, `k and of v`; empty: the whole matrix."""
     size: int
     parts: int
     """Into how many."""
@@ -72,10 +72,10 @@ def sections(module: str, size: int, tp: int, heads: Heads | None) -> tuple[Sect
     if role in _KEYS_AND_VALUES and is_of_model:
         return (Section("", size, n_kv),)
     if role in _FUSED_GATE_UP and size % 2 == 0:
-        return Section("gate", size // 2, tp), Section("up", size // 2, tp)
+        return (Section("gate and of up", size // 2, tp),)
     if role in _FUSED_QKV and heads is not None and size == (heads.n + 2 * heads.n_kv) * heads.size:
         kv = heads.n_kv * heads.size
-        return Section("q", heads.n * heads.size, tp), Section("k", kv, n_kv), Section("v", kv, n_kv)
+        return Section("q", heads.n * heads.size, tp), Section("k and of v", kv, n_kv)
     return (Section("", size, tp),)
 
 
@@ -83,12 +83,12 @@ def heads_of(configs: Mapping[str, Mapping[str, Any]]) -> Heads | None:
     """What config.json says of attention heads; None: nothing."""
     config = configs.get("config.json", {})
     for table in (config, config.get("text_config"), config.get("llm_config")):
-        if isinstance(table, Mapping) and _is_count(n := table.get("num_attention_heads")):
-            n_kv, size, hidden = (table.get(key) for key in ("num_key_value_heads", "head_dim", "hidden_size"))
-            size = size if _is_count(size) else hidden // n if _is_count(hidden) else 0
-            return Heads(n, n_kv if _is_count(n_kv) else n, size)
+        if isinstance(table, Mapping) and (n := _count(table, "num_attention_heads")):
+            size = _count(table, "head_dim") or _count(table, "hidden_size") // n
+            return Heads(n, _count(table, "num_key_value_heads") or n, size)
     return None
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def _count(table: Mapping[str, Any], key: str) -> int:
+    value = table.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

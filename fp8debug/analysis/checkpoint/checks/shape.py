@@ -7,8 +7,11 @@ from collections.abc import Iterator
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.checks.names import starred
+from fp8debug.analysis.checkpoint.convention.configuration import stated_in
+from fp8debug.analysis.checkpoint.dialects.loading import dialects
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised, Scale
 
+Block = tuple[int, int]
 _FEWEST_ALIKE = 3
 _SHARE_ALIKE = 0.75
 
@@ -16,10 +19,11 @@ _SHARE_ALIKE = 0.75
 def shape(subject: Subject) -> Iterator[Hit]:
     """Grids that do not fit, stand the other way round, are of another block than configured, or end in part of one."""
     yield from _misfits(subject)
+    stated = _stated_blocks(subject)
     for one in subject.convention.quantised:
         for scale in one.scales:
             if scale.layout == "block" and scale.block is not None:
-                yield from _block(subject, one, scale)
+                yield from _block(subject, one, scale, stated)
     yield from _other_encodings(subject)
 
 
@@ -31,43 +35,35 @@ def _misfits(subject: Subject) -> Iterator[Hit]:
         yield Hit("scale_misfit", place, of=len(subject.convention.quantised))
 
 
-def _block(subject: Subject, one: Quantised, scale: Scale) -> Iterator[Hit]:
+def _block(subject: Subject, one: Quantised, scale: Scale, stated: frozenset[Block]) -> Iterator[Hit]:
     assert scale.block is not None
+    n = len(subject.convention.quantised)
     lines, length = _matrix(one)
+    grid = scale.shape[-2:][::-1] if scale.is_transposed else scale.shape[-2:]
     wanted = (-(-lines // scale.block[0]), -(-length // scale.block[1]))
     words = f"{scale.block[0]} x {scale.block[1]}"
+    fits = f"blocks of {words} of {lines} x {length} give {list(wanted)}"
     if scale.is_transposed:
-        yield Hit(
-            "grid_transposed",
-            CheckPlace(
-                one.name,
-                f"{scale.name} {list(scale.shape)} is stored columns first: blocks of {words} of {lines} x {length} "
-                f"give {list(wanted)}.",
-            ),
-            of=len(subject.convention.quantised),
-            weight=one.n,
+        place = CheckPlace(one.name, f"{scale.name} {list(scale.shape)} is stored columns first: {fits}.")
+        yield Hit("grid_transposed", place, of=n, weight=one.n)
+    elif len(scale.shape) > 1 and tuple(grid) != wanted and len(one.shape) == len(scale.shape):
+        yield Hit("scale_misfit", CheckPlace(one.name, f"{scale.name} is {list(scale.shape)}: {fits}."), of=n)
+    if stated and scale.block not in stated and one.fmt != "E2M1" and scale.kind == "weight":
+        configured = " or ".join(f"{lines} x {columns}" for lines, columns in sorted(stated))
+        place = CheckPlace(
+            one.name,
+            f"{scale.name} {list(scale.shape)} has blocks of {words}, and {subject.convention.block_from} says "
+            f"{configured}.",
         )
-    elif not scale.is_swizzled and _long_axes(scale.shape) != _long_axes((*one.shape[:-2], *wanted)):
-        message = f"{scale.name} is {list(scale.shape)}: blocks of {words} of {lines} x {length} give {list(wanted)}."
-        yield Hit("scale_misfit", CheckPlace(one.name, message), of=len(subject.convention.quantised))
-    configured = subject.convention.block
-    if configured is not None and scale.kind == "weight" and scale.block != configured:
-        yield Hit(
-            "block_not_as_configured",
-            CheckPlace(
-                one.name,
-                f"{scale.name} {list(scale.shape)} has blocks of {words}, and {subject.convention.block_from} says "
-                f"{configured[0]} x {configured[1]}.",
-            ),
-            of=len(subject.convention.quantised),
-            weight=one.n,
-        )
+        yield Hit("block_not_as_configured", place, of=n, weight=one.n)
     yield from _partial(one, scale)
 
 
-def _long_axes(shape: tuple[int, ...]) -> list[int]:
-    """Those of more than one element: some writers keep others, (N/b, 1, K/b, 1), some leave them out."""
-    return [n for n in shape if n > 1]
+def _stated_blocks(subject: Subject) -> frozenset[Block]:
+    """All that configurations state: a checkpoint may have several schemes."""
+    dialect = dialects().get(subject.convention.dialect or "")
+    stated = () if dialect is None else stated_in(subject.store.configs, dialect).blocks
+    return frozenset(stated) | ({subject.convention.block} if subject.convention.block else set())
 
 
 def _partial(one: Quantised, scale: Scale) -> Iterator[Hit]:

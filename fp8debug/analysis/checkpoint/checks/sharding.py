@@ -76,34 +76,40 @@ def _cuts(one: Quantised, scale: Scale, tp: int, heads: Heads | None) -> Iterato
 
 def _hit(tp: int, cut: Cut, ones: list[Quantised], severity: str | None) -> Hit:
     size, parts, block = cut.section.size, cut.section.parts, cut.block
-    shard = size // parts
-    what = f"{size} {cut.section.name + ' ' if cut.section.name else ''}{cut.axis} / {parts}"
-    if size % parts:
-        told = f"{what} is no whole number"
+    shard = None if size % parts else size // parts
+    sizes = f"{size} {cut.axis}{' of ' + cut.section.name if cut.section.name else ''} / {parts}"
+    if shard is None:
+        told = brief = f"{sizes} is no whole number"
     else:
-        told = f"{what} = {shard}, which is no multiple of the block of {block}: {_touched(shard, parts, block)}"
+        told = f"{sizes} = {shard}, which is no multiple of the block of {block}: {_touched(shard, parts, block)}"
+        brief = f"{sizes} = {shard}, blocks of {block}"
     guess = f"; its name does not tell how it is cut, this is for a cut of its {cut.axis}" if cut.is_guess else ""
     held = f"; each part is held by {tp // parts} ranks" if parts < tp and tp % parts == 0 else ""
-    return Hit(
-        "shard_cuts_block",
-        CheckPlace(
-            ones[0].name,
-            f"--tp {tp}: {_names(ones)}: {told}{held}{guess}.",
-            numbers={
-                "tp": tp, "axis": cut.axis, "size": size, "parts": parts, "shard": None if size % parts else shard,
-                "block": block, "n": len(ones),
-            },
-        ),
-        severity=severity or ("watch" if cut.is_guess else None),
-        weight=len(ones),
-    )  # fmt: skip
+    numbers: dict[str, float | int | str | None] = {}
+    numbers |= {
+        "tp": tp,
+        "axis": cut.axis,
+        "size": size,
+        "parts": parts,
+        "shard": shard,
+        "block": block,
+        "n": len(ones),
+    }
+    place = CheckPlace(
+        ones[0].name,
+        f"--tp {tp}: {_names(ones)}: {told}{held}{guess}.",
+        numbers=numbers,
+        brief=f"--tp {tp}, {len(ones):,} such: {brief}",
+    )
+    return Hit("shard_cuts_block", place, severity=severity or ("watch" if cut.is_guess else None), weight=len(ones))
 
 
 def _touched(shard: int, parts: int, block: int) -> str:
     """Which blocks the first shards have."""
+    spans = [(n * shard // block, ((n + 1) * shard - 1) // block) for n in range(min(parts, _SHOWN_SHARDS))]
     shown = [
-        f"shard {n} has blocks {n * shard // block}-{((n + 1) * shard - 1) // block}"
-        for n in range(min(parts, _SHOWN_SHARDS))
+        f"shard {n} has block {first}" if first == last else f"shard {n} has blocks {first}-{last}"
+        for n, (first, last) in enumerate(spans)
     ]
     return ", ".join(shown) + (" and so on" if parts > _SHOWN_SHARDS else "")
 

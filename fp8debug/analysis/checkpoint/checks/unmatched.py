@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from difflib import SequenceMatcher
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
-from fp8debug.analysis.checkpoint.checks.names import ending_of, module_of, wrappers_of
+from fp8debug.analysis.checkpoint.checks.names import ending_of, module_of, starred, wrappers_of
 from fp8debug.analysis.checkpoint.checks.patterns import Pattern, PatternList
 from fp8debug.analysis.checkpoint.checks.stored_as import matrices, one_of_all_experts
 from fp8debug.analysis.checkpoint.records import CheckPlace
@@ -26,6 +26,7 @@ def unmatched(subject: Subject) -> Iterator[Hit]:
     names = _names(subject)
     matched = _matched(patterns, names)
     elsewhere: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    nowhere: dict[str, list[str]] = defaultdict(list)
     by_rest = {wrappers_of(name)[1]: name for name in reversed(names)}
     for pattern in patterns.all:
         if pattern.is_class or pattern.text in matched or ending_of(pattern.text) in _HEADS:
@@ -33,8 +34,11 @@ def unmatched(subject: Subject) -> Iterator[Hit]:
         if (found := _with_another_prefix(pattern, by_rest)) is not None:
             prefix, name = found
             elsewhere[prefix, wrappers_of(name)[0]].append((pattern.text, name))
+        elif pattern.is_broken or (pattern.is_name and _near(pattern, by_rest)):
+            yield _misspelt(pattern, by_rest)
         elif not any(map(pattern.how, names)):
-            yield _nothing(pattern, by_rest)
+            nowhere[starred(pattern.text)[0]].append(pattern.text)
+    yield from map(_nothing, nowhere.values())
     dtypes = {one.module: one.dtype for one in matrices(subject)}
     for (prefix, other), pairs in elsewhere.items():
         yield _other_prefix(prefix, other, pairs, dtypes)
@@ -95,14 +99,19 @@ def _other_prefix(prefix: str, other: str, pairs: list[tuple[str, str]], dtypes:
     )
 
 
-def _nothing(pattern: Pattern, by_rest: Mapping[str, str]) -> Hit:
+def _misspelt(pattern: Pattern, by_rest: Mapping[str, str]) -> Hit:
     if pattern.is_broken:
         message = f"`{pattern.text}` is no regular expression that compiles; readers stop there, or ignore it."
-        return Hit("pattern_matches_nothing", CheckPlace(pattern.text, message), severity="warning")
-    near = _near(pattern, by_rest) if pattern.is_name else []
-    meant = f"; nearest: {some(near)}" if near else ""
-    message = f"`{pattern.text}` matches no tensor of the checkpoint{meant}."
-    return Hit("pattern_matches_nothing", CheckPlace(pattern.text, message), severity="warning" if near else None)
+    else:
+        near = some(_near(pattern, by_rest))
+        message = f"`{pattern.text}` matches no tensor of the checkpoint; nearest: {near}."
+    return Hit("pattern_matches_nothing", CheckPlace(pattern.text, message), severity="warning")
+
+
+def _nothing(texts: list[str]) -> Hit:
+    more = f" and {len(texts) - 1:,} like it match" if len(texts) > 1 else " matches"
+    message = f"`{texts[0]}`{more} no tensor of the checkpoint."
+    return Hit("pattern_matches_nothing", CheckPlace(texts[0], message, numbers={"n": len(texts)}))
 
 
 def _near(pattern: Pattern, by_rest: Mapping[str, str]) -> list[str]:

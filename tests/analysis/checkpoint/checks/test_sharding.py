@@ -77,10 +77,10 @@ def test_fewer_key_heads_than_ranks_and_fused_matrices(subject_of: SubjectOf) ->
     hits = cut(subject_of(one("layers.0.self_attn.k_proj", 256, 256), configs=configs, tp=(8,)))
     assert "256 lines / 4 = 64" in hits[8].place.message and "held by 2 ranks" in hits[8].place.message
     qkv = subject_of(one("layers.0.self_attn.qkv_proj", 40 * 64, 256), configs=configs, tp=(8,))
-    assert "2048 q lines" not in "".join(hit.place.message for hit in sharding(qkv))  # 256 a shard
-    assert "256 k lines / 4 = 64" in "".join(hit.place.message for hit in sharding(qkv))
+    assert "2048 lines of q" not in "".join(hit.place.message for hit in sharding(qkv))  # 256 a shard
+    assert "256 lines of k and of v / 4 = 64" in "".join(hit.place.message for hit in sharding(qkv))
     fused = cut(subject_of(one("layers.0.mlp.gate_up_proj", 2 * 384, 256), tp=(2,)))
-    assert "384 up lines / 2 = 192" in fused[2].place.message
+    assert "384 lines of gate and of up / 2 = 192" in fused[2].place.message
 
 
 def test_a_consumer_that_stops_makes_it_an_error(subject_of: SubjectOf) -> None:
