@@ -58,8 +58,8 @@ def finer_or_coarser(evidence: Evidence) -> Iterator[Trial]:
         cells = evidence.cut(lines, columns)
         if cells.n * _ELEMENTS_A_CELL > evidence.n or cells.n <= 1:
             continue
-        sum_c2 = cells.sum(evidence.codes * evidence.codes)
-        fitted = np.nan_to_num(ratio(cells.sum(evidence.x * evidence.codes), sum_c2))
+        sum_c2 = cells.dot(evidence.codes, evidence.codes)
+        fitted = np.nan_to_num(ratio(cells.dot(evidence.x, evidence.codes), sum_c2))
         if _left(evidence, cells) > _MOST_LEFT * evidence.rounding_error:
             continue
         words = (
@@ -94,7 +94,7 @@ def _fitting(n: int, numbers: int) -> list[int]:
 
 def _left(evidence: Evidence, cells: Cells) -> float:
     """Squared error that one fitted factor a cell leaves, what fitting itself takes away put back."""
-    sum_xc, sum_c2 = cells.sum(evidence.x * evidence.codes), cells.sum(evidence.codes * evidence.codes)
+    sum_xc, sum_c2 = cells.dot(evidence.x, evidence.codes), cells.dot(evidence.codes, evidence.codes)
     left = evidence.sum_x2 - float(np.nansum(ratio(sum_xc * sum_xc, sum_c2)))
     return left * evidence.n / max(1, evidence.n - cells.n)
 

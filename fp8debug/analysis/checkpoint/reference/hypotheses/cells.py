@@ -54,6 +54,10 @@ class Cells:
         sums: Float64Array = np.add.reduceat(of_lines, self._starts, axis=0)
         return sums
 
+    def dot(self, a: Float32Array, b: Float32Array) -> Float64Array:
+        """Sums of products over the cells, in float64 throughout: wrong scales make values of any size."""
+        return self.sum(np.multiply(a, b, dtype=np.float64))
+
     def largest(self, values: Float32Array) -> Float32Array:
         """The largest of each cell."""
         of_lines = np.maximum.reduceat(values, np.arange(0, self.length, self.width), axis=1)

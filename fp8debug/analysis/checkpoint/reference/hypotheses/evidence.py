@@ -151,7 +151,7 @@ class Evidence:
     @cached_property
     def best_cell_factors(self) -> Float64Array:
         """The same for each of `cells`, of the codes: what their scales should have been; NaN where all codes are 0."""
-        return ratio(self.cells.sum(self.x * self.codes), self.cells.sum(self.codes * self.codes))
+        return ratio(self.cells.dot(self.x, self.codes), self.cells.dot(self.codes, self.codes))
 
     @cached_property
     def cell_amax(self) -> Float32Array:

@@ -35,6 +35,8 @@ FAMILIES: tuple[Family, ...] = (
 """All families; of two that explain as much with as few numbers fitted, the one of the earlier family is told first."""
 MOST_TOLD = 4
 _AS_GOOD = 0.01
+_SAME_CODES = 0.97
+_AS_MANY_CODES = 0.005
 _LEAST_EXCESS = 0.1
 """Error beyond rounding, over rounding's, below which there is nothing to explain: 0.4 dB."""
 
@@ -71,7 +73,8 @@ def explain_evidence(evidence: Evidence) -> tuple[Hypothesis, ...]:
     good = [trial for trial in good if trial.rank < 2 or least == 2]
     exact = [trial for trial in good if trial.freedom == 0]
     # One that gives the stored codes again is right; others that come close are then chance.
-    sure = [trial for trial in exact if trial.same_codes > 0.97]
+    most = max((trial.same_codes for trial in exact), default=0.0)
+    sure = [trial for trial in exact if trial.same_codes >= most - _AS_MANY_CODES] if most > _SAME_CODES else []
     kept = sorted(
         sure or exact or good, key=lambda trial: (trial.freedom, trial.rank, -round(trial.hypothesis.explains, 2))
     )

@@ -20,8 +20,8 @@ def few_are_off(evidence: Evidence) -> Iterator[Trial]:
     cells = evidence.check_cells
     if cells.n < 4:
         return
-    q2, xq = cells.sum(evidence.values * evidence.values), cells.sum(evidence.x * evidence.values)
-    x2 = cells.sum(evidence.x * evidence.x)
+    q2, xq = cells.dot(evidence.values, evidence.values), cells.dot(evidence.x, evidence.values)
+    x2 = cells.dot(evidence.x, evidence.x)
     gain, fitted = ratio(xq, x2), ratio(xq, q2)
     near = 0.02 + 2 * tolerance(evidence.fmt)
     off = np.isfinite(gain) & np.isfinite(fitted) & (np.abs(gain - 1) > near)

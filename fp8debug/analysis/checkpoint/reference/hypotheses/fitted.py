@@ -61,7 +61,7 @@ def _cosine_of_cells(evidence: Evidence) -> float:
     cells = evidence.cells
     if cells.n * _ELEMENTS_A_CELL > evidence.n:
         return evidence.best_factor * float(np.sqrt(square_sum(evidence.values) / evidence.sum_x2))
-    xc, c2 = cells.sum(evidence.x * evidence.codes), cells.sum(evidence.codes * evidence.codes)
+    xc, c2 = cells.dot(evidence.x, evidence.codes), cells.dot(evidence.codes, evidence.codes)
     return float(np.sqrt(np.nansum(np.where(c2 > 0, xc * xc / np.where(c2 > 0, c2, 1), 0)) / evidence.sum_x2))
 
 

@@ -18,6 +18,7 @@ _ELEMENTS = 1 << 18
 _NEARLY_ALL = 0.98
 _FEWEST = 512
 _FEWEST_TWINS = 200
+_TWIN_COLUMNS = 128
 
 
 def other_rounding(evidence: Evidence) -> Iterator[Trial]:
@@ -56,7 +57,9 @@ class Between:
     Attributes:
         n: how many there are.
         at_neighbours: share of them whose code is one of the two.
-        share: (k,) where those lie between the two, 0 to 1.
+        x: (k,) those in the reference.
+        place: (k,) which of them share a line and some columns, and so any earlier scale as well.
+        share: (k,) where they lie between the two, 0 to 1.
         went_up: (k,) whether they went to the one of larger magnitude.
     """
 
@@ -69,7 +72,6 @@ class Between:
             scaled = (x / f).astype(np.float64)
         table = _magnitudes(evidence.fmt.name)
         usable = np.isfinite(scaled) & (np.abs(scaled) < table[-1]) & (scaled != 0)
-        self._x, self._f = x[usable], f[usable]
         magnitude, code = np.abs(scaled[usable]), np.abs(c[usable]).astype(np.float64)
         below: Rows = np.searchsorted(table, magnitude, "right") - 1
         low, high = table[below], table[below + 1]
@@ -81,20 +83,27 @@ class Between:
         kept = at_one & inner
         self.share: Float64Array = ((magnitude - low) / (high - low))[kept]
         self.went_up: BoolArray = (code == high)[kept]
-        self.x: Float32Array = self._x[kept]
-        self.factor: Float32Array = self._f[kept]
+        self.x: Float32Array = x[usable][kept]
+        self.place: Rows = _places(x.shape, min(evidence.cells.width, _TWIN_COLUMNS))[usable][kept]
 
 
 def is_deterministic(between: Between) -> bool | None:
-    """Whether equal values with equal factors always went the same way; None: too few are equal."""
-    order = np.lexsort((between.x, between.factor))
-    x, factor, up = between.x[order], between.factor[order], between.went_up[order]
+    """Whether equal values next to each other always went the same way; None: too few are equal."""
+    order = np.lexsort((between.x, between.place))
+    x, place, up = between.x[order], between.place[order], between.went_up[order]
     # Near the middle, where chance would decide either way.
-    twins = (x[1:] == x[:-1]) & (factor[1:] == factor[:-1]) & (np.abs(between.share[order][1:] - 0.5) < 0.3)
+    twins = (x[1:] == x[:-1]) & (place[1:] == place[:-1]) & (np.abs(between.share[order][1:] - 0.5) < 0.3)
     n = int(np.count_nonzero(twins))
     if n < _FEWEST_TWINS:
         return None
     return bool(np.count_nonzero(twins & (up[1:] != up[:-1])) < 0.02 * n)
+
+
+def _places(shape: tuple[int, ...], width: int) -> Rows:
+    lines, length = shape
+    columns = np.arange(length) // width
+    places: Rows = np.arange(lines)[:, None] * (int(columns[-1]) + 1) + columns
+    return places
 
 
 def _by_chance(share: Float64Array, went_up: BoolArray) -> bool:

@@ -10,7 +10,13 @@ from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
 from fp8debug.analysis.checkpoint.reference.hypotheses.cells import Cells, ratio
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.rounding import Between, is_deterministic
-from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Trial, explained_by, same_codes, tolerance
+from fp8debug.analysis.checkpoint.reference.hypotheses.trial import (
+    Trial,
+    explained_by,
+    fitted_share,
+    same_codes,
+    tolerance,
+)
 from fp8debug.analysis.checkpoint.reference.hypotheses.wording import cell_noun, number
 from fp8debug.formats import FORMATS, Float32Array, Format, fake_quantize
 from fp8debug.recipes.mx import e8m0_scales
@@ -23,6 +29,9 @@ _FORMATS = ("E4M3", "E5M2")
 def rounded_before(evidence: Evidence) -> Iterator[Trial]:
     """A first rounding that gives the very codes; else what two roundings leave in general."""
     if evidence.fmt is None or evidence.error > 8 * evidence.rounding_error:
+        return
+    # A scale that is a little too large gives the codes that a rounding to it would give, but its own error, too.
+    if fitted_share(evidence) > 0.5:
         return
     if same_codes(evidence, evidence.factors, evidence.codes, evidence.fmt) >= _SAME_CODES:
         return
@@ -61,8 +70,8 @@ def _ratios(evidence: Evidence) -> str:
 
 def _gains_are_right(evidence: Evidence) -> bool:
     cells = evidence.check_cells
-    x2 = cells.sum(evidence.x * evidence.x)
-    gain = ratio(cells.sum(evidence.x * evidence.values), x2)
+    x2 = cells.dot(evidence.x, evidence.x)
+    gain = ratio(cells.dot(evidence.x, evidence.values), x2)
     noise = 4 * np.sqrt(evidence.error / evidence.sum_x2 / cells.sum(np.ones_like(evidence.x)))
     told = np.isfinite(gain)
     return bool(np.mean(np.abs(gain - 1)[told] < 2 * tolerance(evidence.fmt) + noise[told]) > 0.9)

@@ -96,10 +96,10 @@ def explained_by(evidence: Evidence, left: float) -> float:
 
 def _is_right_everywhere(evidence: Evidence, values: Float32Array, fmt: Format | None) -> bool:
     cells = evidence.check_cells
-    sum_x2, n = cells.sum(evidence.x * evidence.x), cells.sum(np.ones_like(evidence.x))
-    off = np.abs(ratio(cells.sum(evidence.x * values), sum_x2) - 1)
+    sum_x2, n = cells.dot(evidence.x, evidence.x), cells.sum(np.ones_like(evidence.x))
+    off = np.abs(ratio(cells.dot(evidence.x, values), sum_x2) - 1)
     with np.errstate(all="ignore"):
-        noise = np.sqrt(np.minimum(cells.sum((evidence.x - values) ** 2) / sum_x2, 1) / n)
+        noise = np.sqrt(np.minimum(cells.dot(evidence.x - values, evidence.x - values) / sum_x2, 1) / n)
     filled = np.isfinite(off) & (sum_x2 > 1e-4 * sum_x2.mean())
     if not filled.any():
         return False

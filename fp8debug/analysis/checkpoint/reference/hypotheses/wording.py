@@ -51,6 +51,6 @@ def gains(evidence: Evidence) -> str:
 def gain_range(evidence: Evidence) -> tuple[float, float]:
     """Lowest and highest gain of a cell."""
     cells = evidence.cells
-    found = ratio(cells.sum(evidence.x * evidence.values), cells.sum(evidence.x * evidence.x))
+    found = ratio(cells.dot(evidence.x, evidence.values), cells.dot(evidence.x, evidence.x))
     kept: npt.NDArray[np.float64] = found[np.isfinite(found)]
     return (float(kept.min()), float(kept.max())) if kept.size else (math.nan, math.nan)
