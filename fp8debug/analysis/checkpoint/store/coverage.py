@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from fp8debug.analysis.checkpoint.store.metadata import Chunk
 
-_MOST_CELLS = 1 << 20
-"""Cells of the finest grid in which a missing part is looked for."""
+MOST_CELLS = 1 << 24
+"""Cells of the grid that the edges of all pieces make; ranks cut tensors into few."""
+Int64Array = npt.NDArray[np.int64]
 
 
 def fault_of(shape: tuple[int, ...], chunks: Sequence[Chunk]) -> str | None:
@@ -25,40 +26,32 @@ def fault_of(shape: tuple[int, ...], chunks: Sequence[Chunk]) -> str | None:
         return None
     first = np.array([chunk.offsets for chunk in chunks], np.int64).reshape(len(chunks), len(shape))
     last = first + np.array([chunk.shape for chunk in chunks], np.int64).reshape(len(chunks), len(shape))
-    pair = _overlapping(first, last)
-    if pair is not None:
-        return f"its pieces {_shown(first[pair[0]], last[pair[0]])} and {_shown(first[pair[1]], last[pair[1]])} overlap"
-    n = sum(prod(chunk.shape) for chunk in chunks)
-    if n == prod(shape):
+    edges = [np.unique(np.concatenate([[0, size], first[:, at], last[:, at]])) for at, size in enumerate(shape)]
+    if prod(len(cut) - 1 for cut in edges) > MOST_CELLS:
+        return f"its {len(chunks):,} pieces are cut at too many places to be put together"
+    counts = _counts(edges, first, last)
+    if (counts > 1).any():
+        cell = np.argwhere(counts > 1)[0]
+        corner = np.array([cut[at] for cut, at in zip(edges, cell, strict=True)])
+        one, other = np.flatnonzero(((first <= corner) & (corner < last)).all(axis=1))[:2]
+        return f"its pieces {_shown(first[one], last[one])} and {_shown(first[other], last[other])} overlap"
+    if counts.all():
         return None
-    return f"{prod(shape) - n:,} of {prod(shape):,} elements are in no piece{_missing(shape, first, last)}"
+    n = prod(shape) - sum(prod(chunk.shape) for chunk in chunks)
+    cell = np.argwhere(counts == 0)[0]
+    low, high = (np.array([cut[at + step] for cut, at in zip(edges, cell, strict=True)]) for step in (0, 1))
+    return f"{n:,} of {prod(shape):,} elements are in no piece, such as {_shown(low, high)}"
 
 
-def _overlapping(first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> tuple[int, int] | None:
-    for at in range(len(first) - 1):
-        common = (np.maximum(first[at], first[at + 1 :]) < np.minimum(last[at], last[at + 1 :])).all(axis=1)
-        if common.any():
-            return at, at + 1 + int(common.argmax())
-    return None
+def _counts(edges: list[Int64Array], first: Int64Array, last: Int64Array) -> npt.NDArray[np.uint16]:
+    """How many pieces hold each cell of the grid."""
+    counts = np.zeros([len(cut) - 1 for cut in edges], np.uint16)
+    lows = [np.searchsorted(cut, first[:, axis]) for axis, cut in enumerate(edges)]
+    highs = [np.searchsorted(cut, last[:, axis]) for axis, cut in enumerate(edges)]
+    for at in range(len(first)):
+        counts[tuple(slice(low[at], high[at]) for low, high in zip(lows, highs, strict=True))] += 1
+    return counts
 
 
-def _missing(shape: tuple[int, ...], first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> str:
-    """`, such as [0:4, 2:4]`: one block of a grid whose lines are the edges of all pieces, where it is not too fine."""
-    cuts = [np.unique(np.concatenate([[0, size], first[:, axis], last[:, axis]])) for axis, size in enumerate(shape)]
-    if prod(len(cut) - 1 for cut in cuts) > _MOST_CELLS:
-        return ""
-    covered = np.zeros([len(cut) - 1 for cut in cuts], bool)
-    for low, high in zip(first, last, strict=True):
-        index = tuple(
-            slice(int(np.searchsorted(cut, low[axis])), int(np.searchsorted(cut, high[axis])))
-            for axis, cut in enumerate(cuts)
-        )
-        covered[index] = True
-    at = np.argwhere(~covered)[0]
-    low = np.array([cut[place] for cut, place in zip(cuts, at, strict=True)])
-    high = np.array([cut[place + 1] for cut, place in zip(cuts, at, strict=True)])
-    return f", such as {_shown(low, high)}"
-
-
-def _shown(first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> str:
+def _shown(first: Int64Array, last: Int64Array) -> str:
     return "[" + ", ".join(f"{low}:{high}" for low, high in zip(first.tolist(), last.tolist(), strict=True)) + "]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from fp8debug.analysis.checkpoint.store.rebuilt import NoTensor
 from fp8debug.analysis.checkpoint.store.saved import ChunkPlace, Saved
 from fp8debug.analysis.checkpoint.store.strided import FileBytes
 from fp8debug.analysis.checkpoint.store.subclasses import CODES, class_of, parts_of
-from fp8debug.errors import Fp8DebugError, some
+from fp8debug.errors import Fp8DebugError, escape, some
 
 _USUAL_EXTRA = 4096
 """Most bytes that an archive of one plain tensor has beyond those of the tensor."""
@@ -41,7 +42,10 @@ def open_distributed(
     """
     folder = Path(path)
     saved = Saved(folder, read_metadata(folder / METADATA), ByteFiles())
-    contents = _Reader(saved).contents()
+    with ExitStack() as on_errors:
+        on_errors.callback(saved.files.close)
+        contents = _Reader(saved).contents()
+        on_errors.pop_all()
     return PiecedStore(folder, contents.tensors, configs or {}, [*problems, *contents.problems], saved.files)
 
 
@@ -138,13 +142,12 @@ class _Reader:
         except NoTensor as error:
             self._contents.problems.append(f"not read: {short(name)}: {error}")
             return True
-        if parts is None or (parts.keys() == {CODES} and parts[CODES].dtype == declared.dtype):
+        if parts is not None and parts.keys() == {CODES} and parts[CODES].dtype == declared.dtype:
             return False
-        if len(slots) > 1:
-            kind = class_of(archive.root)[:100]
-            self._contents.problems.append(
-                f"not read: {short(name)}: it is in {len(slots)} pieces of {kind}; save it without sharding"
-            )
+        if parts is None or len(slots) > 1:
+            kind = escape(class_of(archive.root)[:100])
+            pieces = f"in {len(slots)} pieces, each a {kind}; save it without sharding" if parts else f"a {kind}"
+            self._contents.problems.append(f"not read: {short(name)}: it is {pieces}")
             return True
         flat = flatten({name: archive.root}, name)
         self._contents.tensors += contents_of(flat, archive, slots[0].file).tensors

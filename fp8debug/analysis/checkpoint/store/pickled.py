@@ -54,7 +54,7 @@ def interpret_from(stream: IO[bytes], what: str) -> object:
     except (ValueError, IndexError, KeyError, OverflowError, MemoryError, RecursionError) as error:
         reason = "its operations do not fit together" if isinstance(error, IndexError | KeyError) else str(error)
         raise Fp8DebugError(
-            f"{what} is a damaged pickle: at byte {at:,}, {reason}; expected a whole pickle as torch.save writes it; "
-            f"fetch or write the file again"
+            f"{what} is a damaged pickle: at or after byte {at:,}, {reason}; expected a whole pickle as torch.save "
+            f"writes it; fetch or write the file again"
         ) from error
     return machine.result

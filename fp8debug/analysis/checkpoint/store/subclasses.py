@@ -5,16 +5,17 @@ The codes keep the name of the tensor, everything else is called `#<what>`: `#sc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from fp8debug.analysis.checkpoint.store.pickled import Call, Global
-from fp8debug.analysis.checkpoint.store.rebuilt import NoTensor, View, unwrapped, view_of
+from fp8debug.analysis.checkpoint.store.rebuilt import NoTensor, View, numbers_of, unwrapped, view_of
 
 CODES = ""
 """Name of the codes among the parts of a tensor."""
 _FROM_TYPE, _WRAPPER = "torch._tensor._rebuild_from_type_v2", "torch._utils._rebuild_wrapper_subclass"
-_NAMES_OF_CODES = ("qdata", "_data", "float8_data", "int_data", "_local_tensor")
+_LOCAL = "_local_tensor"
+_NAMES_OF_CODES = ("qdata", "_data", "float8_data", "int_data", _LOCAL)
 """What torchao and DTensor call the tensor that the others are about."""
 _DEEPEST = 4
 
@@ -57,30 +58,35 @@ def _of_wrapper(value: Call) -> dict[str, View]:
     function = given[0] if given else None
     if len(given) < 4 or not isinstance(function, Global) or function.path != _WRAPPER:
         raise NoTensor(f"it is a {class_of(value)[:100]}, which is not read")
-    found = _tensors_in(given[3], "", _DEEPEST)
-    if not found:
-        raise NoTensor(f"it is a {class_of(value)[:100]} without tensors")
-    codes = [name for name in found if name.rpartition(".")[2] in _NAMES_OF_CODES]
-    if len(codes) == 1:
-        found[CODES] = found.pop(codes[0])
-    return found
+    found = list(_tensors_in(given[3], _DEEPEST))
+    names = [name for name, _ in found]
+    if not found or len(set(names)) < len(names):
+        raise NoTensor(f"it is a {class_of(value)[:100]} whose tensors cannot be told apart")
+    if names == [_LOCAL]:
+        _check_local(given[2], found[0][1])
+    codes = [name for name in names if name in _NAMES_OF_CODES]
+    return {CODES if codes == [name] else name: view for name, view in found}
 
 
-def _tensors_in(state: object, prefix: str, depth: int) -> dict[str, View]:
-    if isinstance(state, tuple) and state:
-        state = state[0]
-    if not isinstance(state, dict):
-        return {}
-    found: dict[str, View] = {}
-    for name, value in state.items():
-        if not isinstance(name, str):
-            continue
-        plain = view_of(value)
+def _check_local(arguments: object, part: View) -> None:
+    """A DTensor that is split over ranks is not whole in the file of one of them."""
+    whole = numbers_of(arguments[2]) if isinstance(arguments, tuple) and len(arguments) > 2 else None
+    if whole != part.shape:
+        raise NoTensor(
+            f"it is one rank's part {list(part.shape)} of a DTensor {list(whole or ())}; save it with "
+            f"torch.distributed.checkpoint, or whole"
+        )
+
+
+def _tensors_in(state: object, depth: int) -> Iterator[tuple[str, View]]:
+    """Tensors by the names of their attributes; subclasses within subclasses are looked into."""
+    groups = state if isinstance(state, tuple) else (state,)  # a class with slots has these in a second dict
+    for name, value in (entry for group in groups if isinstance(group, dict) for entry in group.items()):
+        plain = view_of(value) if isinstance(name, str) else None
         if plain is not None:
-            found[prefix + name] = plain
+            yield name, plain
         elif depth and isinstance(value, Call) and value.path == _FROM_TYPE and len(value.given) > 3:
-            found |= _tensors_in(value.given[3], f"{prefix}{name}.", depth - 1)
-    return found
+            yield from _tensors_in(value.given[3], depth - 1)
 
 
 def _function_name(call: Call) -> str:

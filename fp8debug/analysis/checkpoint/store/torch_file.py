@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,19 @@ def open_torch_file(path: str | Path, configs: Mapping[str, Mapping[str, Any]] |
     Raises:
         Fp8DebugError: it is none, is damaged, or holds no tensors of a model.
     """
-    path = Path(path)
-    files = ByteFiles()
-    archive = Archive(FileBytes(files, path, 0), _check(path, files), str(path))
-    flat = flatten(archive.root, str(path))
-    contents = contents_of(flat, archive, path.name)
-    problems = [*sentences(flat), *contents.problems]
-    if not contents.tensors:
-        raise Fp8DebugError(
-            f"{path} holds no tensors of a model; expected a state dict, as torch.save(model.state_dict(), FILE) "
-            f"writes it{''.join(f'; {problem}' for problem in problems[:3])}"
-        )
+    path, files = Path(path), ByteFiles()
+    with ExitStack() as on_errors:
+        on_errors.callback(files.close)
+        archive = Archive(FileBytes(files, path, 0), _check(path, files), str(path))
+        flat = flatten(archive.root, str(path))
+        contents = contents_of(flat, archive, path.name)
+        problems = [*sentences(flat), *contents.problems]
+        if not contents.tensors:
+            raise Fp8DebugError(
+                f"{path} holds no tensors of a model; expected a state dict, as torch.save(model.state_dict(), FILE) "
+                f"writes it{''.join(f'; {problem}' for problem in problems[:3])}"
+            )
+        on_errors.pop_all()
     return PiecedStore(path, contents.tensors, configs or {}, problems, files)
 
 
