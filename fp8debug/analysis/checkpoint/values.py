@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -97,11 +98,12 @@ def grid_of(quantised: Quantised, scale: Scale, stored: Float32Array) -> Float32
         return factors.reshape(1, -1)
     assert scale.block is not None
     down, across = blocks_in(quantised, scale.block)
+    matrices = prod(quantised.shape[:-2])
     if scale.is_swizzled:
         factors = unswizzled(factors, down, across)
     elif scale.is_transposed:
-        factors = np.swapaxes(factors.reshape(-1, across, down), -1, -2)
-    return np.ascontiguousarray(factors).reshape(-1, across)
+        factors = np.swapaxes(factors.reshape(matrices, across, down), -1, -2)
+    return np.ascontiguousarray(factors).reshape(matrices * down, across)
 
 
 def blocks_in(quantised: Quantised, block: tuple[int, int]) -> tuple[int, int]:

@@ -46,7 +46,9 @@ def _block(subject: Subject, one: Quantised, scale: Scale, stated: frozenset[Blo
     if scale.is_transposed:
         place = CheckPlace(one.name, f"{scale.name} {list(scale.shape)} is stored columns first: {fits}.")
         yield Hit("grid_transposed", place, of=n, weight=one.n)
-    elif len(scale.shape) > 1 and tuple(grid) != wanted and len(one.shape) == len(scale.shape):
+    elif (
+        len(scale.shape) > 1 and tuple(grid) != wanted and len(one.shape) == len(scale.shape) and not scale.is_swizzled
+    ):
         yield Hit("scale_misfit", CheckPlace(one.name, f"{scale.name} is {list(scale.shape)}: {fits}."), of=n)
     if stated and scale.block not in stated and one.fmt != "E2M1" and scale.kind == "weight":
         configured = " or ".join(f"{lines} x {columns}" for lines, columns in sorted(stated))

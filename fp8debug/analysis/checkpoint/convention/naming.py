@@ -63,7 +63,8 @@ class Tails:
     def matches(self, name: str) -> list[tuple[Tail, Key]]:
         """Those that a name has, the one that says most first, and what the name speaks of then."""
         layer, _, last = name.rpartition(".")
-        if last not in self._seen:
-            found = ((tail, tail.param(last)) for tail in self._tails)
-            self._seen[last] = [(tail, param) for tail, param in found if param is not None]
-        return [(tail, Key(layer, param)) for tail, param in self._seen[last]]
+        found = self._seen.get(last)
+        if found is None:
+            params = ((tail, tail.param(last)) for tail in self._tails)
+            found = self._seen[last] = [(tail, param) for tail, param in params if param is not None]
+        return [(tail, Key(layer, param)) for tail, param in found] if found else []

@@ -118,9 +118,8 @@ def _alike(readings: Sequence[Reading]) -> tuple[Assumption, ...]:
 
 def _unquantised(store: Store) -> Convention:
     rest = list(store.tensors.values())
-    dtypes = ", ".join(sorted({one.dtype for one in rest}))
-    return Convention(
-        None, "high precision", f"no tensor holds codes of a quantised weight (dtypes: {dtypes or 'none'})", (),
-        plain=tuple(one.name for one in rest if is_plain(one)),
-        unknown=tuple(one.name for one in rest if is_unexplained(one)),
-    )  # fmt: skip
+    dtypes = ", ".join(sorted({one.dtype for one in rest})) or "none"
+    unknown = tuple(one.name for one in rest if is_unexplained(one))
+    title = "high precision" if not unknown else "nothing in FP8 or FP4 that is known"
+    why = f"no tensor holds codes that a dialect explains; dtypes: {dtypes}"
+    return Convention(None, title, why, (), plain=tuple(one.name for one in rest if is_plain(one)), unknown=unknown)

@@ -320,3 +320,24 @@ def test_fp8_without_blocks_is_no_fine_grained_one(read: Reader) -> None:
     )
     assert (got.convention.dialect, got["a.weight"].scales[0].layout) == ("fp8", "line")
     assert [(one.kind, one.name) for one in got.convention.scales] == [("k", "a.kv_scale"), ("v", "a.kv_scale")]
+
+
+def test_the_first_names_of_gpt_oss(read: Reader) -> None:
+    """As OpenAI's own files have them: the parameter is the layer."""
+    blocks = codes(2, 4, 1, 16)
+    got = read(
+        {
+            "block.0.mlp.mlp1_weight.blocks": ("U8", blocks),
+            "block.0.mlp.mlp1_weight.scales": ("U8", np.full((2, 4, 1), 128, np.uint8)),
+            "block.0.attn.norm.scale": ("BF16", f32(4)),
+        }
+    )
+    assert (got.convention.dialect, got.convention.plain) == ("gpt-oss", ("block.0.attn.norm.scale",))
+    np.testing.assert_array_equal(got.values["block.0.mlp.mlp1_weight.blocks"], 2 * pairs(blocks.reshape(8, 16)))
+
+
+def test_parts_of_torchaos_tensors_in_a_pickle(read: Reader) -> None:
+    raw, scale = codes(4, 8), f32(4, 1)
+    got = read({"a.weight": ("F8_E4M3", raw), "a.weight#scale": ("F32", scale)})
+    assert got.convention.dialect == "torchao"
+    np.testing.assert_array_equal(got.values["a.weight"], e4m3(raw) * scale)
