@@ -44,7 +44,7 @@ def read_entry(file: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...],
     if not _are_sizes(shape) or not _is_shape(shape):
         raise Fp8DebugError(
             f"{place} has a shape that none can have: {_some(shape)}; expected a list of at most {MOST_AXES} whole "
-            f"numbers, none negative, whose product fits in 63 bits"
+            f"numbers, none negative, whose product fits in 63 bits (in 32, zeros aside, where one of them is zero)"
         )
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise Fp8DebugError(
