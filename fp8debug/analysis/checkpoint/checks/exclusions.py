@@ -14,6 +14,8 @@ from fp8debug.analysis.checkpoint.records import CheckPlace
 
 _FEWEST_SIBLINGS = 2
 _HIGH = "high precision"
+_BUILT_FROM_CONFIGURATION = ("deepseek", "fp8", "compressed-tensors", "modelopt", "quark")
+"""Dialects whose readers decide by the configuration which layers are quantised; others look at the tensors."""
 
 
 def exclusions(subject: Subject) -> Iterator[Hit]:
@@ -51,7 +53,8 @@ def _not_quantised(
     targets = PatternList(subject.convention.targets, subject.convention.dialect)
     names_layers = any(not one.is_class for one in targets.all)
     quantised = Counter(one.pattern for one in modules if one.is_codes)
-    if not (subject.convention.excluded or targets or _says_quantised(subject.store.configs)):
+    says = subject.convention.excluded or targets or _says_quantised(subject.store.configs)
+    if not says or subject.convention.dialect not in _BUILT_FROM_CONFIGURATION or _lists_single_layers(subject):
         return
     n_layers = _n_layers(subject.store.configs)
     for one in modules:
@@ -70,6 +73,12 @@ def _says_quantised(configs: Mapping[str, Mapping[str, Any]]) -> bool:
     keys = ("quantization_config", "compression_config", "quantization")
     tables = [table for config in configs.values() for table in (config, config.get("text_config"))]
     return any(isinstance(table, Mapping) and any(key in table for key in keys) for table in tables)
+
+
+def _lists_single_layers(subject: Subject) -> bool:
+    """Whether the configuration has a format of its own for each layer that it names (mixed precision)."""
+    tables = [table for config in subject.store.configs.values() for table in (config, *config.values())]
+    return any(isinstance(table, Mapping) and "quantized_layers" in table for table in tables)
 
 
 def _n_layers(configs: Mapping[str, Mapping[str, Any]]) -> int | None:
@@ -102,12 +111,17 @@ def _meant_for_others(
         pattern, one = found[0]
         n = len({each.module for _, each in found})
         more = f" ({n:,} such modules: {name})" if n > 1 else ""
+        how = (
+            f"is a part of {one.module}{more}, which the file has in {dtype}. Readers that look for the text within "
+            "names take it as excluded, others as quantised"
+            if pattern.is_name
+            else f"also matches {one.module}{more}, which the file has in {dtype}, within a word of its name"
+        )
         yield Hit(
             "pattern_meant_for_another",
             CheckPlace(
                 one.tensor,
-                f"`{pattern.text}` is a part of {one.module}{more}, which the file has in {dtype}. Readers that look "
-                "for the text within names take it as excluded, others as quantised: pattern meant for another module?",
+                f"`{pattern.text}` {how}: pattern meant for another module?",
                 numbers={"pattern": pattern.text, "n": n, "file": dtype},
             ),
             weight=n,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-_NUMBER = re.compile(r"(layer|block|expert)s?_?(\d+)|(\d+)")
+_NUMBER = re.compile(r"(layer|block|expert)s?_?(\d{1,9})|(\d{1,9})", re.ASCII)
 _WORDS = {"layers": "layer", "h": "layer", "blocks": "block", "experts": "expert"}
 
 Numbers = tuple[int, ...]
@@ -14,12 +14,15 @@ Numbers = tuple[int, ...]
 
 @lru_cache(maxsize=1 << 17)
 def starred(name: str) -> tuple[str, Numbers]:
-    """`layers.0.mlp.experts.2.w1` as (`layers.*.mlp.experts.*.w1`, (0, 2)); `layer_3.w` as (`layer_*.w`, (3,))."""
+    """`layers.0.mlp.experts.2.w1` as (`layers.*.mlp.experts.*.w1`, (0, 2)); `layer_3.w` as (`layer_*.w`, (3,)).
+
+    A star that is part of a name is two stars.
+    """
     parts, numbers = [], []
     for part in name.split("."):
         found = _NUMBER.fullmatch(part)
         if found is None:
-            parts.append(part)
+            parts.append(part.replace("*", "**"))
         else:
             digits = found[2] or found[3]
             numbers.append(int(digits))
@@ -30,7 +33,7 @@ def starred(name: str) -> tuple[str, Numbers]:
 def with_numbers(pattern: str, numbers: Numbers) -> str:
     """The name again that `starred` took apart."""
     left = iter(numbers)
-    return re.sub(r"\*", lambda _: str(next(left)), pattern)
+    return re.sub(r"\*\*?", lambda found: "*" if len(found[0]) > 1 else str(next(left)), pattern)
 
 
 def place_words(pattern: str, numbers: Numbers) -> str:
@@ -39,7 +42,7 @@ def place_words(pattern: str, numbers: Numbers) -> str:
     left = iter(numbers)
     parts = pattern.split(".")
     for before, part in zip(["", *parts], parts, strict=False):
-        if part.endswith("*"):
+        if part.endswith("*") and not part.endswith("**"):
             word = part[:-1].strip("_") or before
             words.append(f"{_WORDS.get(word, word.removesuffix('s').replace('_', ' '))} {next(left)}".strip())
     return " ".join(words)

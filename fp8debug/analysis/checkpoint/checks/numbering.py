@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
@@ -10,8 +11,9 @@ from fp8debug.analysis.checkpoint.checks.names import Numbers, place_words, rang
 from fp8debug.analysis.checkpoint.records import CheckPlace
 
 _FEWEST = 3
-_LARGEST_SHARE_MISSING = 0.25
+_SMALLEST_SHARE_FOUND = 0.75
 """Lists with larger holes hold something else: a part of a model, layers of one kind."""
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _LISTS = ("layers", "layer", "h", "blocks", "block", "experts")
 
 
@@ -26,9 +28,11 @@ def numbering(subject: Subject) -> Iterator[Hit]:
         usual, n_usual = Counter(members.values()).most_common(1)[0]
         has_usual = pattern.endswith("experts") and n_usual >= _FEWEST and n_usual >= 0.75 * len(members)
         for numbers, found in members.items():
+            n_wanted = len(usual) if has_usual else max(found) - min(found) + 1
+            if len(found) < max(_FEWEST, _SMALLEST_SHARE_FOUND * n_wanted):
+                continue
             wanted = usual if has_usual else frozenset(range(min(found), max(found) + 1))
-            missing = wanted - found
-            if missing and len(found) >= _FEWEST and len(missing) <= _LARGEST_SHARE_MISSING * len(wanted):
+            if missing := wanted - found:
                 yield _hit(pattern, numbers, missing, found)
 
 
@@ -38,7 +42,7 @@ def _lists(subject: Subject) -> dict[str, set[int]]:
     for name in subject.store.tensors:
         parts = name.split(".")
         for place in range(1, len(parts) - 2):
-            if parts[place].isdecimal() and parts[place].isascii() and _is_list(parts[place - 1]):
+            if _NUMBER.fullmatch(parts[place]) and _is_list(parts[place - 1]):
                 lists[".".join(parts[:place])].add(int(parts[place]))
     return lists
 

@@ -14,7 +14,7 @@ How = Literal["whole", "part"]
 _EXACT = frozenset({"compressed-tensors"})
 """Dialects whose names are compared as a whole: vllm, compressed_tensors/utils.py `should_ignore_layer`; all others
 take a name for all that is below it: transformers 5, quantizers_utils.py `should_convert_module`."""
-_WILDCARDS = frozenset({"modelopt"})
+_WILDCARDS = frozenset({"modelopt", "quark"})
 """Dialects whose entries are those of fnmatch and no regular expressions: vllm, modelopt.py `is_layer_excluded`."""
 _CLASS = re.compile(r"[A-Z][A-Za-z0-9]*")
 _IS_REGEX = re.compile(r"[\^$()|+\\{}]|\.\*")
@@ -28,25 +28,31 @@ class Pattern:
         is_name: whether it is a name, with no wildcard in it.
         is_class: whether it is the name of a class of layers (`Linear`): what that is no file tells.
         is_broken: whether it is a regular expression that does not compile.
+        is_endless: whether it is one that may take for ever, so that it is not tried.
     """
 
     def __init__(self, text: str, dialect: str | None) -> None:
         self.text = text
         self.is_class = _CLASS.fullmatch(text) is not None
-        self.is_broken = False
+        self.is_broken = self.is_endless = False
         self._is_exact = dialect in _EXACT
         self._regex: re.Pattern[str] | None = None
         self._before_star = ""
         takes_regex = not self._is_exact and dialect not in _WILDCARDS
         if text.startswith("re:") or (takes_regex and _IS_REGEX.search(text)):
-            try:
-                self._regex = re.compile(text.removeprefix("re:"))
-            except re.error:
-                self.is_broken = True
+            self._regex = self._compiled(text.removeprefix("re:"))
         elif any(sign in text for sign in "*?[") and not self._is_exact:
             self._regex = re.compile(translate(text))
             self._before_star = text[:-1] if text.endswith("*") and not set("*?[") & set(text[:-1]) else ""
-        self.is_name = self._regex is None and not self.is_class and not self.is_broken
+        self.is_name = self._regex is None and not (self.is_class or self.is_broken or self.is_endless)
+
+    def _compiled(self, text: str) -> re.Pattern[str] | None:
+        self.is_endless = may_be_endless(text)
+        try:
+            return None if self.is_endless else re.compile(text)
+        except (re.error, RecursionError, OverflowError):
+            self.is_broken = True
+            return None
 
     def how(self, module: str) -> How | None:
         """Whether it matches a module."""
@@ -67,6 +73,35 @@ class Pattern:
 
 def _is_border(module: str, end: int) -> bool:
     return end == len(module) or module[end] == "." or (end > 0 and module[end - 1] == ".")
+
+
+def may_be_endless(regex: str) -> bool:
+    """Whether matching may take exponential time: a group that repeats and holds repetitions or choices.
+
+    Also very long ones, and those with many wildcards. The list comes with a stranger's file.
+    """
+    if len(regex) > _LONGEST or len(_REPEATS.findall(regex)) > _MOST_REPEATS:
+        return True
+    opened: list[bool] = []
+    text = re.sub(r"\\.|\[[^\]]*\]", "x", regex)
+    for at, sign in enumerate(text):
+        if sign == "(":
+            opened.append(False)
+        elif sign == ")" and opened:
+            varies = opened.pop()
+            repeats = text[at + 1 : at + 2] in ("+", "*", "{")
+            if varies and repeats:
+                return True
+            if opened:
+                opened[-1] |= varies or repeats
+        elif sign in "+*{|" and opened:
+            opened[-1] = True
+    return False
+
+
+_LONGEST = 4000
+_REPEATS = re.compile(r"[*+{]")
+_MOST_REPEATS = 12
 
 
 class PatternList:

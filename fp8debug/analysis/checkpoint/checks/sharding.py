@@ -85,22 +85,14 @@ def _hit(tp: int, cut: Cut, ones: list[Quantised], severity: str | None) -> Hit:
         brief = f"{sizes} = {shard}, blocks of {block}"
     guess = f"; its name does not tell how it is cut, this is for a cut of its {cut.axis}" if cut.is_guess else ""
     held = f"; each part is held by {tp // parts} ranks" if parts < tp and tp % parts == 0 else ""
-    numbers: dict[str, float | int | str | None] = {}
-    numbers |= {
-        "tp": tp,
-        "axis": cut.axis,
-        "size": size,
-        "parts": parts,
-        "shard": shard,
-        "block": block,
-        "n": len(ones),
-    }
     place = CheckPlace(
         ones[0].name,
         f"--tp {tp}: {_names(ones)}: {told}{held}{guess}.",
-        numbers=numbers,
+        numbers={
+            "tp": tp, "axis": cut.axis, "size": size, "parts": parts, "shard": shard, "block": block, "n": len(ones),
+        },
         brief=f"--tp {tp}, {len(ones):,} such: {brief}",
-    )
+    )  # fmt: skip
     return Hit("shard_cuts_block", place, severity=severity or ("watch" if cut.is_guess else None), weight=len(ones))
 
 

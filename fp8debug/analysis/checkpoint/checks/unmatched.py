@@ -24,7 +24,8 @@ def unmatched(subject: Subject) -> Iterator[Hit]:
     convention = subject.convention
     patterns = PatternList(convention.excluded, convention.dialect)
     names = _names(subject)
-    matched = _matched(patterns, names)
+    modules = matrices(subject)
+    matched = _matched(patterns, names, {one.module for one in modules})
     elsewhere: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
     nowhere: dict[str, list[str]] = defaultdict(list)
     by_rest = {wrappers_of(name)[1]: name for name in reversed(names)}
@@ -34,12 +35,14 @@ def unmatched(subject: Subject) -> Iterator[Hit]:
         if (found := _with_another_prefix(pattern, by_rest)) is not None:
             prefix, name = found
             elsewhere[prefix, wrappers_of(name)[0]].append((pattern.text, name))
-        elif pattern.is_broken or (pattern.is_name and _near(pattern, by_rest)):
-            yield _misspelt(pattern, by_rest)
+        elif pattern.is_broken or pattern.is_endless:
+            yield _not_tried(pattern)
+        elif pattern.is_name and (near := _near(pattern, by_rest)):
+            yield _misspelt(pattern, near)
         elif not any(map(pattern.how, names)):
             nowhere[starred(pattern.text)[0]].append(pattern.text)
     yield from map(_nothing, nowhere.values())
-    dtypes = {one.module: one.dtype for one in matrices(subject)}
+    dtypes = {one.module: one.dtype for one in modules}
     for (prefix, other), pairs in elsewhere.items():
         yield _other_prefix(prefix, other, pairs, dtypes)
 
@@ -56,9 +59,9 @@ def _names(subject: Subject) -> list[str]:
     return list(names)
 
 
-def _matched(patterns: PatternList, names: list[str]) -> set[str]:
+def _matched(patterns: PatternList, names: list[str], modules: set[str]) -> set[str]:
     # An entry that names a group is no mistake, although some readers look at single layers alone.
-    found = {one.text for one in patterns.all if one.is_name} & set(names)
+    found = {one.text for one in patterns.all if one.is_name} & (modules | set(names))
     return found | {one.text for one in patterns.all if one.text not in found and _matches_any(one, names)}
 
 
@@ -99,12 +102,17 @@ def _other_prefix(prefix: str, other: str, pairs: list[tuple[str, str]], dtypes:
     )
 
 
-def _misspelt(pattern: Pattern, by_rest: Mapping[str, str]) -> Hit:
-    if pattern.is_broken:
-        message = f"`{pattern.text}` is no regular expression that compiles; readers stop there, or ignore it."
-    else:
-        near = some(_near(pattern, by_rest))
-        message = f"`{pattern.text}` matches no tensor of the checkpoint; nearest: {near}."
+def _not_tried(pattern: Pattern) -> Hit:
+    what = (
+        "is no regular expression that compiles; readers stop there, or ignore it"
+        if pattern.is_broken
+        else "was not tried: a regular expression like it may take for ever"
+    )
+    return Hit("pattern_matches_nothing", CheckPlace(pattern.text, f"`{pattern.text}` {what}."), severity="warning")
+
+
+def _misspelt(pattern: Pattern, near: list[str]) -> Hit:
+    message = f"`{pattern.text}` matches no tensor of the checkpoint; nearest: {some(near)}."
     return Hit("pattern_matches_nothing", CheckPlace(pattern.text, message), severity="warning")
 
 

@@ -85,3 +85,8 @@ def test_kinds_of_attention_and_a_last_block_that_is_cut_are_no_holes(subject_of
         for role in context:
             headers[f"joint_blocks.{layer}.attn.{role}.weight"] = ("BF16", (8, 8))
     assert messages(subject_of(headers)) == []
+
+
+def test_strange_numbers_cost_nothing(subject_of: SubjectOf) -> None:
+    strange = [f"model.layers.{number}.mlp.up.weight" for number in ("0", "1", "2", "999999999", "9" * 5000, "*", "")]
+    assert messages(subject_of(dict.fromkeys(strange, ("BF16", (8, 8))))) == []

@@ -10,7 +10,7 @@ import pytest
 
 from fp8debug.analysis.checkpoint.checks.exclusions import exclusions
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
-from fp8debug.analysis.checkpoint.checks.patterns import Pattern
+from fp8debug.analysis.checkpoint.checks.patterns import Pattern, may_be_endless
 from fp8debug.analysis.checkpoint.checks.unmatched import unmatched
 
 SubjectOf = Callable[..., Subject]
@@ -178,3 +178,41 @@ def test_what_ran_is_held_against_both(read_subject: SubjectOf) -> None:
     assert hit.place.message == (
         "model.layers.0.mlp.up_proj: the configuration says quantised, the file says F8_E4M3, run time says BF16."
     )
+
+
+@pytest.mark.parametrize(
+    ("regex", "may_be"),
+    [
+        (r".*\.(q|k|v|o)_proj$", False),
+        (r"model\.layers\.(?:[0-9]|1[0-9])\.mlp\..*", False),
+        (r".*layers.*mlp.*gate.*", False),
+        (r"(a+)+$", True),
+        (r"((ab*)c)*$", True),
+        (r"(a|aa)+$", True),
+        (r".*" * 20, True),
+    ],
+)
+def test_expressions_that_may_take_for_ever_are_not_tried(regex: str, may_be: bool, read_subject: SubjectOf) -> None:
+    assert may_be_endless(regex) == may_be
+    if may_be:
+        headers = layers(2, {"mlp.up_proj": True}, "weight_scale")
+        (hit,) = hits_of(read_subject(headers, configs=compressed([f"re:{regex}"])))["pattern_matches_nothing"]
+        assert "was not tried" in hit.place.message
+
+
+def test_formats_of_single_layers_are_no_exclusion_list(read_subject: SubjectOf) -> None:
+    headers = layers(4, {"mlp.down_proj": True, "mlp.up_proj": True}, "weight_scale")
+    headers["model.layers.1.mlp.down_proj.weight"] = ("BF16", (256, 256))
+    del headers["model.layers.1.mlp.down_proj.weight_scale"]
+    configs = modelopt(["lm_head"])
+    assert "quantised_but_not_codes" in hits_of(read_subject(headers, configs=configs))
+    configs["hf_quant_config.json"]["quantization"]["quantized_layers"] = {"model.layers.0.mlp.up_proj": {}}
+    assert hits_of(read_subject(headers, configs=configs)) == {}
+
+
+def test_an_expert_that_is_listed_by_its_own_name(read_subject: SubjectOf) -> None:
+    headers = layers(3, {f"mlp.experts.{n}.up_proj": True for n in range(4)})
+    name = "model.layers.1.mlp.experts.3.up_proj"
+    headers[f"{name}.weight"] = ("BF16", (256, 256))
+    del headers[f"{name}.weight_scale_inv"]
+    assert hits_of(read_subject(headers, configs=hf(["lm_head", name]))) == {}
