@@ -109,4 +109,4 @@ def _stored_size(evidence: Evidence) -> str:
     scale = evidence.quantised.grid_scale if evidence.quantised else None
     if scale is not None and scale.layout == "block" and scale.block is not None:
         return f"block of {scale.block[0]} x {scale.block[1]}"
-    return cell_noun(evidence, 1)
+    return cell_noun(evidence, 1)  # of a stack that has one number, the tensor

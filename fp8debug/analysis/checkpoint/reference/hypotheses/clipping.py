@@ -12,6 +12,8 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.trial import LEAST_EXPLAI
 from fp8debug.analysis.checkpoint.reference.hypotheses.wording import number
 
 _FEWEST = 2
+_MOST = 0.5
+"""Of all values; where more are cut off, none of the others can be right."""
 
 
 def clipped(evidence: Evidence) -> Iterator[Trial]:
@@ -26,7 +28,7 @@ def clipped(evidence: Evidence) -> Iterator[Trial]:
         cut = np.clip(evidence.x, -limit, limit)
     n = int(np.count_nonzero(beyond))
     n_saturated = int(np.count_nonzero(beyond & (magnitude == largest)))
-    if n < _FEWEST or n_saturated < 0.99 * n:
+    if n < _FEWEST or n_saturated < 0.99 * n or n > _MOST * evidence.n:
         return
     left = float(np.sum((cut - evidence.values) ** 2, dtype=np.float64))
     explained = explained_by(evidence, left)

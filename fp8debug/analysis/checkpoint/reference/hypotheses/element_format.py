@@ -11,7 +11,7 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.sums import finite
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, try_reading
 from fp8debug.analysis.checkpoint.store import n_bytes_of
 from fp8debug.analysis.checkpoint.values import unpacked
-from fp8debug.formats import FORMATS, Float32Array, Format, Uint8Array, decode
+from fp8debug.formats import FORMATS, Float32Array, Format, decode
 
 _EIGHT_BITS = ("E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ")
 _SIX_BITS = ("E2M3", "E3M2")
@@ -42,16 +42,14 @@ def other_formats(evidence: Evidence) -> Iterator[Trial]:
 
 
 def other_orders(evidence: Evidence) -> Iterator[Trial]:
-    """Halves of bytes exchanged, or packed in halves of a line; a square matrix transposed; signs ignored."""
-    if evidence.fmt is None or evidence.quantised is None:
-        return
-    if evidence.quantised.is_packed:
+    """Halves of bytes exchanged, or packed in halves of a line; a square matrix transposed."""
+    if evidence.quantised is not None and evidence.quantised.is_packed:
         for name, message, codes in _packings(evidence.codes):
             yield from _tried(evidence, name, message, codes, evidence.fmt)
     transposed = _transposed(evidence)
     if transposed is not None:
-        codes = decode(transposed, evidence.fmt)
-        yield from _tried(evidence, "transposed", "the matrix of the codes is stored transposed", codes, evidence.fmt)
+        words = f"the matrix{' of the codes' if evidence.fmt else ''} is stored transposed"
+        yield from _tried(evidence, "transposed", words, transposed, evidence.fmt)
 
 
 def _name(read: Format, written: Format) -> str:
@@ -108,19 +106,21 @@ def _packings(codes: Float32Array) -> Iterator[tuple[str, str, Float32Array]]:
     yield "packing", "a byte holds a code of the second half of a line (low) and one of its first half (high)", other
 
 
-def _transposed(evidence: Evidence) -> Uint8Array | None:
+def _transposed(evidence: Evidence) -> Float32Array | None:
     """The sampled lines of the codes' transposed matrix, where it has the same shape."""
     quantised, pair = evidence.quantised, evidence.pair
-    assert quantised is not None
-    stored = pair.store.tensors[quantised.name]
-    is_square = len(quantised.shape) == 2 and quantised.shape[0] == quantised.shape[1]
-    if not is_square or (not evidence.is_whole and n_bytes_of(stored) > _MOST_TRANSPOSED_BYTES):
+    shape = pair.tensor.shape
+    if len(shape) != 2 or shape[0] != shape[1] or pair.lines != shape[0]:
+        return None
+    if evidence.is_whole:
+        return np.ascontiguousarray(evidence.codes.T)
+    if quantised is None or n_bytes_of(pair.store.tensors[quantised.name]) > _MOST_TRANSPOSED_BYTES:
         return None
     columns = [
         (unpacked(raw, quantised.is_high_first) if quantised.is_packed else raw)[:, evidence.lines]
         for _, raw in pair.store.bands(quantised.name, lines=quantised.lines)
     ]
-    return np.ascontiguousarray(np.concatenate(columns).T)
+    return decode(np.ascontiguousarray(np.concatenate(columns).T), FORMATS[quantised.fmt])
 
 
 def _tried(

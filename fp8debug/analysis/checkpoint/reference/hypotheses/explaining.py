@@ -17,11 +17,12 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.few_cells import few_are_
 from fp8debug.analysis.checkpoint.reference.hypotheses.fitted import fitted_factors, nothing_known
 from fp8debug.analysis.checkpoint.reference.hypotheses.gathering import gather
 from fp8debug.analysis.checkpoint.reference.hypotheses.grid_order import other_places
+from fp8debug.analysis.checkpoint.reference.hypotheses.line_order import other_order
 from fp8debug.analysis.checkpoint.reference.hypotheses.own_scales import became_of_scales
 from fp8debug.analysis.checkpoint.reference.hypotheses.rounding import other_rounding
 from fp8debug.analysis.checkpoint.reference.hypotheses.scale_reading import bytes_as_other_numbers, used_wrongly
 from fp8debug.analysis.checkpoint.reference.hypotheses.second_level import missing
-from fp8debug.analysis.checkpoint.reference.hypotheses.second_rounding import rounded_before
+from fp8debug.analysis.checkpoint.reference.hypotheses.second_rounding import rounded_before, rounded_once
 from fp8debug.analysis.checkpoint.reference.hypotheses.siblings import scales_of_others
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Trial
 from fp8debug.analysis.checkpoint.reference.pair import Pair
@@ -30,7 +31,8 @@ Family = Callable[[Evidence], Iterable[Trial]]
 
 FAMILIES: tuple[Family, ...] = (
     other_formats, other_orders, bytes_as_other_numbers, used_wrongly, missing, one_factor, other_places, other_sizes,
-    scales_of_others, became_of_scales, few_are_off, clipped, other_rounding, rounded_before, finer_or_coarser,
+    scales_of_others, became_of_scales, few_are_off, clipped, other_rounding, rounded_before, rounded_once,
+    finer_or_coarser, other_order,
 )  # fmt: skip
 """All families; of two that explain as much with as few numbers fitted, the one of the earlier family is told first."""
 MOST_TOLD = 4

@@ -11,7 +11,7 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, tolerance, try_reading
 from fp8debug.analysis.checkpoint.reference.hypotheses.wording import number
 
-_MOST = 0.2
+_MOST = 0.4
 """Of all cells; more are no exception."""
 
 
@@ -20,15 +20,12 @@ def few_are_off(evidence: Evidence) -> Iterator[Trial]:
     cells = evidence.check_cells
     if cells.n < 4:
         return
-    q2, xq = cells.dot(evidence.values, evidence.values), cells.dot(evidence.x, evidence.values)
-    x2 = cells.dot(evidence.x, evidence.x)
-    gain, fitted = ratio(xq, x2), ratio(xq, q2)
+    gain = ratio(cells.dot(evidence.x, evidence.values), cells.dot(evidence.x, evidence.x))
     near = 0.02 + 2 * tolerance(evidence.fmt)
-    off = np.isfinite(gain) & np.isfinite(fitted) & (np.abs(gain - 1) > near)
+    off = np.isfinite(gain) & (np.abs(gain - 1) > near)
     n = int(off.sum())
     if n == 0 or n > _MOST * cells.n:
         return
-    change = np.where(off, np.nan_to_num(fitted), 1.0)
     noun = "blocks" if cells is evidence.cells else "lines"
     worst = np.argmax(np.where(off, np.abs(np.log2(np.maximum(np.abs(gain), 1e-30))), -1))
     row, column = divmod(int(worst), cells.shape[1])
@@ -38,7 +35,8 @@ def few_are_off(evidence: Evidence) -> Iterator[Trial]:
     lowest, highest = float(gain[off].min()), float(gain[off].max())
     how = f"a gain of {number(lowest)}" if n == 1 else f"gains of {number(lowest)} to {number(highest)}"
     words = f"{n:,} of {cells.n:,} {noun} are off, the others are right: {how}, the worst at {place}"
-    factors = evidence.factors * cells.spread(change)
+    fitted = ratio(cells.dot(evidence.x, evidence.codes), cells.dot(evidence.codes, evidence.codes))
+    factors = np.where(cells.spread(off.astype(np.float32)) > 0, cells.spread(np.nan_to_num(fitted)), evidence.factors)
     factor = float(np.median(gain[off])) if highest - lowest <= near * abs(highest) else None
     found = try_reading(evidence, Reading("few_blocks", words, factors, freedom=n, factor=factor))
     if found is not None:

@@ -19,7 +19,7 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.trial import (
     tolerance,
     try_reading,
 )
-from fp8debug.analysis.checkpoint.reference.hypotheses.wording import cell_noun, gains, number, too_large
+from fp8debug.analysis.checkpoint.reference.hypotheses.wording import cell_noun, each_cell, gains, number, too_large
 from fp8debug.errors import escape
 from fp8debug.formats import BoolArray, Format
 from fp8debug.metrics import Float64Array
@@ -85,15 +85,15 @@ def own_scales(evidence: Evidence) -> OwnScales | None:
 
 
 def _rules(evidence: Evidence, amax: Float64Array, fmt: Format) -> Iterator[tuple[Float64Array, str]]:
-    noun = cell_noun(evidence, 1)
+    of = each_cell(evidence)
     for largest in (fmt.max, *WRITERS_MAXIMA.get(fmt.name, ())):
         yield (
             (amax.astype(np.float32) / np.float32(largest)).astype(np.float64),
-            (f"the largest value of each {noun} / {number(largest)}"),
+            (f"the largest value of {of} / {number(largest)}"),
         )
     for rule in SCALE_RULES:
         scales = e8m0_scales(amax.astype(np.float32), fmt, rule).astype(np.float64)
-        yield scales, f"the power of two that {rule.upper()} gives for the largest value of each {noun}"
+        yield scales, f"the power of two that {rule.upper()} gives for the largest value of {of}"
 
 
 def _relation(evidence: Evidence, stored: Float64Array, own: Float64Array, whose: OwnScales) -> tuple[str, str] | None:
@@ -127,7 +127,8 @@ def _relation(evidence: Evidence, stored: Float64Array, own: Float64Array, whose
             f"the exponents of {name} are off by one in {off:,} of {stored.size:,} {cell_noun(evidence)}: the codes "
             f"were made with {whose.words}, and the scales that are stored follow another rule"
         )
-    if stored.size >= _FEWEST_CELLS and np.allclose(np.sort(stored), np.sort(own), rtol=near, atol=0):
+    enough = 3 if not whose.is_fitted else _FEWEST_CELLS
+    if stored.size >= enough and np.allclose(np.sort(stored), np.sort(own), rtol=near, atol=0):
         return "permuted_grid", f"{name} has the right numbers in the wrong order: {gains(evidence)}"
     if whose.is_fitted:
         return None
@@ -158,6 +159,6 @@ def _lost(evidence: Evidence, value: float, name: str, made: str, n: int) -> str
     if n == 1:
         return f"{name} is 1.0: the scale that the codes were made with{made} is lost: {gains(evidence)}"
     return (
-        f"all of {name} is {number(value)}, but the codes were made with a scale for each {cell_noun(evidence, 1)}"
+        f"all of {name} is {number(value)}, but the codes were made with a scale for {each_cell(evidence)}"
         f"{made}: {gains(evidence)}"
     )

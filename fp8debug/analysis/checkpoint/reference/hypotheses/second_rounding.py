@@ -1,4 +1,4 @@
-"""Weights that had been rounded to few bits before they were rounded to these codes."""
+"""Weights that had been rounded to few bits: before they were rounded to these codes, or in high precision again."""
 
 from __future__ import annotations
 
@@ -7,23 +7,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
-from fp8debug.analysis.checkpoint.reference.hypotheses.cells import Cells, ratio
+from fp8debug.analysis.checkpoint.reference.hypotheses.cells import ratio
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.first_rounding import first_roundings
 from fp8debug.analysis.checkpoint.reference.hypotheses.rounding import Between, is_deterministic
-from fp8debug.analysis.checkpoint.reference.hypotheses.trial import (
-    Trial,
-    explained_by,
-    fitted_share,
-    same_codes,
-    tolerance,
-)
-from fp8debug.analysis.checkpoint.reference.hypotheses.wording import cell_noun, number
-from fp8debug.formats import FORMATS, Float32Array, Format, fake_quantize
-from fp8debug.recipes.mx import e8m0_scales
+from fp8debug.analysis.checkpoint.reference.hypotheses.sums import square_sum
+from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Trial, fitted_share, same_codes, tolerance
+from fp8debug.formats import fake_quantize
 
 _SAME_CODES = 0.97
-_BLOCKS = ((128, 128), (64, 64), (32, 32), (1, 128), (1, 32))
-_FORMATS = ("E4M3", "E5M2")
+_ELEMENTS = 1 << 17
+_LEAST_SQNR = 10.0
+"""dB: less is left by no rounding that anybody trains or serves with."""
 
 
 def rounded_before(evidence: Evidence) -> Iterator[Trial]:
@@ -35,17 +30,38 @@ def rounded_before(evidence: Evidence) -> Iterator[Trial]:
         return
     if same_codes(evidence, evidence.factors, evidence.codes, evidence.fmt) >= _SAME_CODES:
         return
-    for words, before in _first_roundings(evidence):
+    every = max(1, evidence.n // _ELEMENTS)
+    factors = np.broadcast_to(evidence.factors, evidence.x.shape)[::every]
+    codes, told = evidence.codes[::every], evidence.x[::every] != 0
+    for words, before in first_roundings(evidence, every):
         with np.errstate(all="ignore"):
-            codes = fake_quantize(before / evidence.factors, evidence.fmt)
-        told = evidence.x != 0
-        same = np.count_nonzero((codes == evidence.codes) & told) / max(1, int(np.count_nonzero(told)))
+            again = fake_quantize(before / factors, evidence.fmt)
+        same = np.count_nonzero((again == codes) & told) / max(1, int(np.count_nonzero(told)))
         if same >= _SAME_CODES:
-            left = float(np.sum((codes - evidence.codes) ** 2 * evidence.factors**2, dtype=np.float64))
+            error = square_sum((evidence.x - evidence.values)[::every])
+            explained = float(np.clip(1 - square_sum((again - codes) * factors) / error, 0, 1))
             message = f"weights were rounded twice: first to {words}, then to these codes{_ratios(evidence)}"
-            yield Trial(Hypothesis("second_rounding", message, explained_by(evidence, left), None), 0, same)
+            yield Trial(Hypothesis("second_rounding", message, explained, None), 0, same)
             return
     yield from _in_general(evidence)
+
+
+def rounded_once(evidence: Evidence) -> Iterator[Trial]:
+    """Of values in high precision: whether they are the reference's, rounded to few bits and turned back."""
+    if evidence.fmt is not None or evidence.error > evidence.sum_x2 * 10 ** (-_LEAST_SQNR / 10):
+        return
+    every = max(1, evidence.n // _ELEMENTS)
+    ours, told = evidence.values[::every], evidence.x[::every] != 0
+    error = square_sum((evidence.x - evidence.values)[::every])
+    for words, rounded in first_roundings(evidence, every):
+        # Stored as BF16 they are off by up to one part in 256.
+        same = np.count_nonzero((np.abs(rounded - ours) <= np.abs(rounded) / 256) & told)
+        share = same / max(1, int(np.count_nonzero(told)))
+        left = square_sum(rounded - ours)
+        if share >= _SAME_CODES and left < 0.1 * error:
+            message = f"weights were rounded to {words} and turned back into high precision{_sqnr(evidence)}"
+            yield Trial(Hypothesis("rounded_once", message, 1 - left / error, None), 0, share)
+            return
 
 
 def _in_general(evidence: Evidence) -> Iterator[Trial]:
@@ -63,6 +79,10 @@ def _in_general(evidence: Evidence) -> Iterator[Trial]:
     yield Trial(Hypothesis("second_rounding", message, explained, None), 1, 0.0)
 
 
+def _sqnr(evidence: Evidence) -> str:
+    return f" ({10 * np.log10(evidence.sum_x2 / evidence.error):.1f} dB)"
+
+
 def _ratios(evidence: Evidence) -> str:
     sqnr, healthy = (10 * np.log10(evidence.sum_x2 / error) for error in (evidence.error, evidence.rounding_error))
     return f" ({sqnr:.1f} dB; one rounding leaves {healthy:.1f} dB)"
@@ -75,36 +95,3 @@ def _gains_are_right(evidence: Evidence) -> bool:
     noise = 4 * np.sqrt(evidence.error / evidence.sum_x2 / cells.sum(np.ones_like(evidence.x)))
     told = np.isfinite(gain)
     return bool(np.mean(np.abs(gain - 1)[told] < 2 * tolerance(evidence.fmt) + noise[told]) > 0.9)
-
-
-def _first_roundings(evidence: Evidence) -> Iterator[tuple[str, Float32Array]]:
-    """Sentence's end and the values after it."""
-    assert evidence.fmt is not None
-    tried = {evidence.fmt.name: evidence.fmt} | {name: FORMATS[name] for name in _FORMATS}
-    for noun, cells, amax in _grids(evidence):
-        for fmt in tried.values():
-            for rule, scales in _scales(amax, fmt):
-                spread = cells.spread(np.where(scales > 0, scales, 1))
-                yield f"{fmt.name} with {rule.format(noun)}", fake_quantize(evidence.x / spread, fmt) * spread
-
-
-def _scales(amax: Float32Array, fmt: Format) -> Iterator[tuple[str, Float32Array]]:
-    largest = f"the largest value of each {{}} / {number(fmt.max)}"
-    yield largest, amax / np.float32(fmt.max)
-    yield f"{largest}, rounded up to a power of two", e8m0_scales(amax, fmt, "rceil")
-
-
-def _grids(evidence: Evidence) -> Iterator[tuple[str, Cells, Float32Array]]:
-    magnitude = np.abs(evidence.x)
-    seen = {(evidence.cells.shape, evidence.cells.width)}
-    yield cell_noun(evidence, 1), evidence.cells, evidence.cell_amax
-    length = evidence.length
-    parts = [(f"block of {lines} x {columns}", lines, columns) for lines, columns in _BLOCKS if columns < length]
-    for noun, lines, columns in [("line", 1, length), ("matrix", 0, length), *parts]:
-        # Blocks of several lines are whole only where all lines were taken.
-        if lines != 1 and not evidence.is_whole:
-            continue
-        cells = evidence.cut(lines, columns)
-        if (cells.shape, cells.width) not in seen:
-            seen.add((cells.shape, cells.width))
-            yield noun, cells, cells.largest(magnitude)

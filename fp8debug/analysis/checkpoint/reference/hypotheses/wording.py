@@ -31,12 +31,19 @@ def too_large(factor: float) -> str:
 
 
 def cell_noun(evidence: Evidence, n: int = 2) -> str:
-    """What the cells are, for people."""
+    """What the cells are, for people: blocks, lines, columns, matrices; the tensor, where there is one."""
     scale = evidence.quantised.grid_scale if evidence.quantised else None
-    noun = {"line": "line", "column": "column", "block": "block"}.get(scale.layout if scale else "", "matrix")
-    if noun == "matrix" and n != 1:
-        return "matrices"
-    return noun if n == 1 else noun + "s"
+    if scale is not None and scale.layout in ("line", "column", "block"):
+        return scale.layout if n == 1 else f"{scale.layout}s"
+    if evidence.cells.n == 1:
+        return "tensor"
+    return "matrix" if n == 1 else "matrices"
+
+
+def each_cell(evidence: Evidence) -> str:
+    """`each block`, or `the tensor`."""
+    noun = cell_noun(evidence, 1)
+    return "the tensor" if noun == "tensor" else f"each {noun}"
 
 
 def gains(evidence: Evidence) -> str:
@@ -45,7 +52,7 @@ def gains(evidence: Evidence) -> str:
     noun = cell_noun(evidence, 1)
     if number(low) == number(high):
         return f"gain {number(low)}"
-    return f"{'' if noun == 'matrix' else noun + ' '}gains {number(low)} to {number(high)}"
+    return f"{noun} gains {number(low)} to {number(high)}"
 
 
 def gain_range(evidence: Evidence) -> tuple[float, float]:
