@@ -69,7 +69,7 @@ class Applier:
         self._tell(one, fit)
         return Scale(
             one.scale.name, one.spelling.kind, _ENCODINGS.get(one.scale.dtype, one.scale.dtype), one.scale.shape,
-            one.spelling.divides, fit.layout, fit.block, fit.is_transposed, one.module, one.is_swizzled,
+            one.spelling.divides, fit.layout, fit.block, fit.is_transposed, one.module, fit.is_swizzled,
         )  # fmt: skip
 
     def _is_block_open(self, one: Pairing) -> bool:
@@ -85,15 +85,17 @@ class Applier:
         return tuple(dict.fromkeys((*self._stated.blocks, *fixed, *mx)))
 
     def _blocks_fit(self, one: Pairing, blocks: Iterable[Pair]) -> Fit | None:
-        fitting = fit_swizzled if one.is_swizzled else fit_blocks
-        fits = [fit for block in blocks if (fit := fitting(one.shape, one.scale.shape, block)) is not None]
+        blocks = list(blocks)
+        ways = (fit_swizzled, fit_blocks) if one.may_be_swizzled else (fit_blocks,)
+        found = (fit(one.shape, one.scale.shape, block) for fit in ways for block in blocks)
+        fits = [fit for fit in found if fit is not None]
         return min(fits, key=lambda fit: fit.is_transposed, default=None)
 
     def _fit(self, one: Pairing) -> Fit | None:
         """Blocks that are stated first: a small matrix may have one of them alone."""
         takes_blocks = one.spelling.kind == "weight" and ("block" in one.spelling.layouts or one.is_exponents)
         fit = self._blocks_fit(one, self._given_blocks(one)) if takes_blocks else None
-        if one.is_swizzled or (fit is not None and not fit.is_transposed):
+        if fit is not None and not fit.is_transposed:
             return fit
         chosen = self._chosen.get((one.spelling.tail, one.scale.dtype))
         return (
@@ -151,7 +153,7 @@ class Applier:
             self._notes.add(tail, message, name)
         if fit.is_transposed:
             self._notes.add(tail, "taken as stored columns first, as its shape says", name)
-        if one.is_swizzled:
+        if fit.is_swizzled and one.spelling.is_swizzled:
             self._notes.add(tail, "taken as stored in the order of tensor cores, in tiles of 128 x 4 numbers", name)
 
     def _why(self, one: Pairing, fit: Fit) -> str:

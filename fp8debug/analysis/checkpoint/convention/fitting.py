@@ -24,6 +24,7 @@ class Fit:
     """One of records.LAYOUTS."""
     block: Pair | None = None
     is_transposed: bool = False
+    is_swizzled: bool = False
     is_square: bool = False
     """Whether a column would have fitted as well as a line."""
 
@@ -84,7 +85,7 @@ def fit_swizzled(shape: Shape, scale: Shape, block: Pair) -> Fit | None:
         return None
     *stack, lines, length = grid_shape(shape, block)
     n = prod(stack) * (-(-lines // 128) * 128) * (-(-length // 4) * 4)
-    return Fit("block", block) if prod(scale) == n else None
+    return Fit("block", block, is_swizzled=True) if prod(scale) == n else None
 
 
 def fit_halves(shape: Shape, scale: Shape) -> Fit | None:

@@ -29,7 +29,8 @@ class Pairing:
     """Whether the dialect writes such scales in this dtype."""
     own_block: Pair | None
     """Block size that the header states for these codes alone."""
-    is_swizzled: bool
+    may_be_swizzled: bool
+    """Whether such a grid is written in the order of tensor cores; one that is not padded to whole tiles is not."""
 
     @property
     def is_exponents(self) -> bool:
@@ -60,10 +61,10 @@ def _pairings(codes: Codes) -> Iterator[Pairing]:
     for scale, spelled in codes.scales:
         fitting = next((one for one in spelled if scale.dtype in one.dtypes), None)
         spelling = fitting or spelled[0]
-        is_swizzled = spelling.is_swizzled or (entry is not None and entry.is_swizzled and spelling.kind == "weight")
+        may_be = spelling.is_swizzled or (entry is not None and entry.is_swizzled and spelling.kind == "weight")
         yield Pairing(
             codes.stored.name, codes.key.module, codes.key.param, shape, scale, spelling, fitting is not None, block,
-            is_swizzled,
+            may_be,
         )  # fmt: skip
 
 

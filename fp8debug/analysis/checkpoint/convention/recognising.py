@@ -68,6 +68,7 @@ def _recognised(store: Store) -> _Recognised | None:
     if not chosen or (not stated and not _finds_anything(chosen[0])):
         return None
     refuse_unless_alike(chosen)
+    chosen = sorted(chosen, key=lambda one: -len(seen[one.dialect.name]))
     reading = chosen[0]
     if not stated:
         refuse_if_unexplained(store, reading)
@@ -119,7 +120,8 @@ def _alike(readings: Sequence[Reading]) -> tuple[Assumption, ...]:
 def _unquantised(store: Store) -> Convention:
     rest = list(store.tensors.values())
     dtypes = ", ".join(sorted({one.dtype for one in rest})) or "none"
+    plain = tuple(one.name for one in rest if is_plain(one))
     unknown = tuple(one.name for one in rest if is_unexplained(one))
-    title = "high precision" if not unknown else "nothing in FP8 or FP4 that is known"
+    title = "high precision" if set(unknown) <= set(plain) else "no dialect that is known"
     why = f"no tensor holds codes that a dialect explains; dtypes: {dtypes}"
-    return Convention(None, title, why, (), plain=tuple(one.name for one in rest if is_plain(one)), unknown=unknown)
+    return Convention(None, title, why, (), plain=plain, unknown=unknown)

@@ -23,7 +23,9 @@ def refuse_unless_alike(readings: Sequence[Reading]) -> None:
     for other in readings[1:]:
         if not first.n_scaled:
             return
-        for one, two in zip(first.quantised, other.quantised, strict=False):
+        theirs = {one.name: one for one in other.quantised}
+        for one in first.quantised:
+            two = theirs.get(one.name)
             if one != two:
                 names = f"--as {first.dialect.name} or --as {other.dialect.name}"
                 raise UsageError(
@@ -70,8 +72,10 @@ def refuse_if_unreadable(reading: Reading) -> None:
         )
 
 
-def _difference(one: Quantised, two: Quantised) -> str:
+def _difference(one: Quantised, two: Quantised | None) -> str:
     """What is not the same in two readings of a tensor."""
+    if two is None:
+        return "it holds codes in the first alone"
     if one.fmt != two.fmt:
         return f"its codes are {one.fmt} in one and {two.fmt} in the other"
     if [scale.name for scale in one.scales] != [scale.name for scale in two.scales]:

@@ -27,7 +27,7 @@ class Signs:
             yield from (
                 f"{where} is {str(value)[:60]}"
                 for where, value in found(self._store.configs, sign.config)
-                if not sign.equals or str(value).lower() in sign.equals
+                if (value is not None if not sign.equals else str(value).lower() in sign.equals)
             )
         elif sign.metadata:
             if sign.contains in self._store.metadata.get(sign.metadata, "\0"):

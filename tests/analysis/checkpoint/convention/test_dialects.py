@@ -245,6 +245,15 @@ def test_nvfp4_of_comfyui_has_the_first_code_in_the_high_half_and_scales_in_tile
     assert "order of tensor cores" in got.said
 
 
+def test_a_grid_that_is_not_padded_to_tiles_lies_line_by_line(read: Reader) -> None:
+    packed, block = codes(150, 40), codes(150, 5)
+    got = read(
+        {"a.weight": ("U8", packed), "a.weight_scale": ("F8_E4M3", block), "a.weight_scale_2": ("F32", f32())},
+        dialect="comfyui",
+    )
+    assert not got["a.weight"].scales[0].is_swizzled and "tensor cores" not in got.said
+
+
 def header(**parameters: Any) -> dict[str, str]:
     """The texts that torchao's safetensors support writes."""
     return {"tensor_names": json.dumps(list(parameters)), **{name: json.dumps(one) for name, one in parameters.items()}}

@@ -138,6 +138,11 @@ def test_a_block_size_other_than_the_configuration_states_is_no_fit(read: Reader
     assert "64 x 64 taken, the only size in use that goes with the shapes of all" in silent.said
 
 
+def test_a_configuration_is_believed_though_no_scale_is_there(read: Reader) -> None:
+    got = read({"a.weight": ("F8_E4M3", codes(4, 8))}, {"quant_method": "fp8", "weight_block_size": [128, 128]})
+    assert (got.convention.dialect, got.convention.block, got["a.weight"].scales) == ("deepseek", (128, 128), ())
+
+
 def test_names_overrule_a_configuration_under_which_nothing_would_have_a_scale(read: Reader) -> None:
     tensors = {"a.weight": ("F8_E4M3", codes(4, 8)), "a.weight_scale_inv": ("F32", f32(1, 1))}
     got = read(tensors, {"quant_method": "compressed-tensors"})
