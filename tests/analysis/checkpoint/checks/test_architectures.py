@@ -77,7 +77,7 @@ def deepseek_v3() -> Model:
             model.block(f"{layer}.self_attn.{role}", lines, length)
         model.plain(f"{layer}.self_attn.q_a_layernorm.weight", 1536)
         model.plain(f"{layer}.self_attn.kv_a_layernorm.weight", 512)
-        experts = [f"experts.{n}" for n in range(4)] + ["shared_experts"] if number >= 3 else [""]
+        experts = [f"experts.{n}" for n in range(2)] + ["shared_experts"] if number >= 3 else [""]
         for expert in experts:
             mlp = ".".join(filter(None, (layer, "mlp", expert)))
             size = 2048 if number >= 3 else 18432
@@ -99,7 +99,7 @@ def qwen3_moe() -> Model:
     excluded = ["lm_head"]
     model = new(quant_method="fp8", weight_block_size=[128, 128], modules_to_not_convert=excluded)
     ends(model)
-    for number in range(48):
+    for number in range(16):
         layer = f"model.layers.{number}"
         norms(model, layer)
         excluded += [f"{layer}.{name}" for name in ("input_layernorm", "mlp.gate", "post_attention_layernorm")]
@@ -108,7 +108,7 @@ def qwen3_moe() -> Model:
         for norm in ("q_norm", "k_norm"):
             model.plain(f"{layer}.self_attn.{norm}.weight", 128)
         model.plain(f"{layer}.mlp.gate.weight", 128, 2048)
-        for expert in range(4):
+        for expert in range(3):
             for role in ("gate_proj", "up_proj"):
                 model.block(f"{layer}.mlp.experts.{expert}.{role}", 768, 2048)
             model.block(f"{layer}.mlp.experts.{expert}.down_proj", 2048, 768)
@@ -132,7 +132,7 @@ def qwen3_next() -> Model:
     excluded = ["lm_head", "model.embed_tokens", "mtp.fc"]
     model = new(quant_method="fp8", weight_block_size=[128, 128], modules_to_not_convert=excluded)
     ends(model)
-    for number in range(48):
+    for number in range(16):
         layer = f"model.layers.{number}"
         norms(model, layer)
         excluded += [f"{layer}.mlp.gate", f"{layer}.mlp.shared_expert_gate"]
@@ -191,12 +191,12 @@ def llama_per_channel_with_kv() -> Model:
 
 
 def mixtral() -> Model:
-    excluded = ["lm_head", *(f"model.layers.{n}.block_sparse_moe.gate" for n in range(32))]
+    excluded = ["lm_head", *(f"model.layers.{n}.block_sparse_moe.gate" for n in range(8))]
     model = new(
         quant_method="compressed-tensors", ignore=excluded, config_groups={"group_0": {"targets": ["Linear"]}}
     )  # fmt: skip
     ends(model)
-    for number in range(32):
+    for number in range(8):
         layer = f"model.layers.{number}"
         norms(model, layer)
         for role in ("q_proj", "k_proj", "v_proj", "o_proj"):
