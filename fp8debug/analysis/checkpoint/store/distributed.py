@@ -14,12 +14,13 @@ from fp8debug.analysis.checkpoint.store.extra_state import is_extra_state
 from fp8debug.analysis.checkpoint.store.files import ByteFiles
 from fp8debug.analysis.checkpoint.store.flattened import flatten, is_training_state, training_left_out
 from fp8debug.analysis.checkpoint.store.metadata import METADATA, Declared, Slot, read_metadata
-from fp8debug.analysis.checkpoint.store.pieces import Piece, Pieced, PiecedStore, read_pieces
-from fp8debug.analysis.checkpoint.store.placing import Contents, contents_of, show_state
+from fp8debug.analysis.checkpoint.store.pieces import Piece, Pieced, PiecedStore
+from fp8debug.analysis.checkpoint.store.placing import placed, raw_bytes
 from fp8debug.analysis.checkpoint.store.rebuilt import NoTensor
 from fp8debug.analysis.checkpoint.store.saved import ChunkPlace, Saved
 from fp8debug.analysis.checkpoint.store.strided import FileBytes
 from fp8debug.analysis.checkpoint.store.subclasses import CODES, class_of, parts_of
+from fp8debug.analysis.checkpoint.store.unfolding import unfold_extra_states
 from fp8debug.errors import Fp8DebugError, escape, some
 
 _USUAL_EXTRA = 4096
@@ -44,9 +45,10 @@ def open_distributed(
     saved = Saved(folder, read_metadata(folder / METADATA), ByteFiles())
     with ExitStack() as on_errors:
         on_errors.callback(saved.files.close)
-        contents = _Reader(saved).contents()
+        tensors, told = _Reader(saved).read()
+        store = unfold_extra_states(PiecedStore(folder, tensors, configs or {}, [*problems, *told], saved.files))
         on_errors.pop_all()
-    return PiecedStore(folder, contents.tensors, configs or {}, [*problems, *contents.problems], saved.files)
+    return store
 
 
 class _Reader:
@@ -55,14 +57,15 @@ class _Reader:
     def __init__(self, saved: Saved) -> None:
         self._saved = saved
         self._missing = saved.missing_files()
-        self._contents = Contents()
+        self._tensors: list[Pieced] = []
+        self._problems: list[str] = []
         self._lost: list[str] = []
         self._cut: list[str] = []
         self._objects: list[str] = []
         self._transforms: dict[str, list[str]] = {}
         self._n_training = 0
 
-    def contents(self) -> Contents:
+    def read(self) -> tuple[list[Pieced], list[str]]:
         """Everything there is."""
         metadata = self._saved.metadata
         files = {slot.file for slot in metadata.slots.values()}
@@ -77,38 +80,30 @@ class _Reader:
                 self._add(name, declared)
         for name in metadata.objects:
             self._add_object(name)
-        self._contents.problems += self._sentences(len(files))
-        return self._contents
+        self._problems += self._sentences(len(files))
+        return self._tensors, self._problems
 
     def _add(self, name: str, declared: Declared) -> None:
         dtype = declared.dtype
         if dtype is None or BITS[dtype] < 8:
-            self._contents.problems.append(f"not read: {short(name)}: its dtype is not one that is read")
+            self._problems.append(f"not read: {short(name)}: its dtype is not one that is read")
             return
         fault = fault_of(declared.shape, declared.chunks)
         if fault is not None:
-            self._contents.problems.append(f"not read: {short(name)}: {fault}")
+            self._problems.append(f"not read: {short(name)}: {fault}")
             return
         places = [(chunk, self._saved.slot(name, chunk)) for chunk in declared.chunks]
         slots = [slot for _, slot in places if slot is not None]
         if len(slots) < len(places):
-            self._contents.problems.append(f"not read: {short(name)}: {METADATA} does not say where its pieces are")
+            self._problems.append(f"not read: {short(name)}: {METADATA} does not say where its pieces are")
         elif self._can_be_read(name, slots) and not self._is_subclass(name, declared, slots):
             pieces = tuple(
                 Piece(chunk.offsets, chunk.shape, ChunkPlace(self._saved, name, dtype, chunk, slot))
                 for chunk, slot in zip(declared.chunks, slots, strict=True)
             )
             file = slots[0].file if slots else METADATA
-            pieced = Pieced(Stored(name, dtype, declared.shape, file), BITS[dtype] // 8, declared.shape, pieces)
-            self._show(pieced)
-
-    def _show(self, pieced: Pieced) -> None:
-        stored = pieced.stored
-        if is_extra_state(stored.name) and stored.dtype == "U8":
-            raw = lambda: read_pieces(pieced, 0, stored.n).tobytes()  # noqa: E731
-            show_state(self._contents, stored.name, stored.file, raw, stored.n)
-        else:
-            self._contents.tensors.append(pieced)
+            stored = Stored(name, dtype, declared.shape, file)
+            self._tensors.append(Pieced(stored, BITS[dtype] // 8, declared.shape, pieces))
 
     def _can_be_read(self, name: str, slots: Sequence[Slot]) -> bool:
         for slot in slots:
@@ -140,17 +135,17 @@ class _Reader:
             archive = self._saved.archive(slots[0], f"{slots[0].file}: {short(name)}")
             parts = parts_of(archive.root)
         except NoTensor as error:
-            self._contents.problems.append(f"not read: {short(name)}: {error}")
+            self._problems.append(f"not read: {short(name)}: {error}")
             return True
-        if parts is not None and parts.keys() == {CODES} and parts[CODES].dtype == declared.dtype:
+        if parts is not None and parts.keys() == {CODES}:
             return False
         if parts is None or len(slots) > 1:
             kind = escape(class_of(archive.root)[:100])
             pieces = f"in {len(slots)} pieces, each a {kind}; save it without sharding" if parts else f"a {kind}"
-            self._contents.problems.append(f"not read: {short(name)}: it is {pieces}")
+            self._problems.append(f"not read: {short(name)}: it is {pieces}")
             return True
         flat = flatten({name: archive.root}, name)
-        self._contents.tensors += contents_of(flat, archive, slots[0].file).tensors
+        self._tensors += placed(flat, archive, slots[0].file)
         return True
 
     def _add_object(self, name: str) -> None:
@@ -159,8 +154,7 @@ class _Reader:
             self._objects.append(name)
         elif self._can_be_read(name, [slot]):
             place = FileBytes(self._saved.files, self._saved.folder / slot.file, slot.first)
-            raw = lambda: place.read(0, slot.size).tobytes()  # noqa: E731
-            show_state(self._contents, name, slot.file, raw, slot.size)
+            self._tensors.append(raw_bytes(name, slot.file, place, slot.size))
 
     def _sentences(self, n_files: int) -> list[str]:
         told = []

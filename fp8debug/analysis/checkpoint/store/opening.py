@@ -17,6 +17,7 @@ from fp8debug.analysis.checkpoint.store.folders import (
 from fp8debug.analysis.checkpoint.store.kinds import begins_as_torch_file
 from fp8debug.analysis.checkpoint.store.safetensors import SafetensorsStore
 from fp8debug.analysis.checkpoint.store.sharded import files_beside, open_sharded, open_together
+from fp8debug.analysis.checkpoint.store.unfolding import unfold_extra_states
 from fp8debug.errors import Fp8DebugError, UsageError, escape, some
 from fp8debug.reading import is_file
 
@@ -37,7 +38,7 @@ def open_store(path: str | Path) -> Store:
     if "://" in str(path):
         raise UsageError(f"{path} is an URL, and checkpoints are read from this machine alone; copy it here first")
     path = Path(path)
-    store = _open_file(path) if is_file(path) else _open_folder(path)
+    store = unfold_extra_states(_open_file(path) if is_file(path) else _open_folder(path))
     if not store.tensors and not store.problems:
         store.problems = (f"there is no tensor in {path}",)
     return store

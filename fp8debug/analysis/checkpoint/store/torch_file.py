@@ -12,8 +12,9 @@ from fp8debug.analysis.checkpoint.store.base import Store
 from fp8debug.analysis.checkpoint.store.files import ByteFiles, stamp_of
 from fp8debug.analysis.checkpoint.store.flattened import flatten, sentences
 from fp8debug.analysis.checkpoint.store.pieces import PiecedStore
-from fp8debug.analysis.checkpoint.store.placing import contents_of
+from fp8debug.analysis.checkpoint.store.placing import placed
 from fp8debug.analysis.checkpoint.store.strided import FileBytes
+from fp8debug.analysis.checkpoint.store.unfolding import unfold_extra_states
 from fp8debug.errors import Fp8DebugError
 
 _ZIP = b"PK"
@@ -37,15 +38,15 @@ def open_torch_file(path: str | Path, configs: Mapping[str, Mapping[str, Any]] |
         on_errors.callback(files.close)
         archive = Archive(FileBytes(files, path, 0), _check(path, files), str(path))
         flat = flatten(archive.root, str(path))
-        contents = contents_of(flat, archive, path.name)
-        problems = [*sentences(flat), *contents.problems]
-        if not contents.tensors:
+        tensors, problems = list(placed(flat, archive, path.name)), sentences(flat)
+        if not tensors:
             raise Fp8DebugError(
                 f"{path} holds no tensors of a model; expected a state dict, as torch.save(model.state_dict(), FILE) "
                 f"writes it{''.join(f'; {problem}' for problem in problems[:3])}"
             )
+        store = unfold_extra_states(PiecedStore(path, tensors, configs or {}, problems, files))
         on_errors.pop_all()
-    return PiecedStore(path, contents.tensors, configs or {}, problems, files)
+    return store
 
 
 def _check(path: Path, files: ByteFiles) -> int:

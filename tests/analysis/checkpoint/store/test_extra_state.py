@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from fp8debug.analysis.checkpoint.store import open_store
 from fp8debug.analysis.checkpoint.store.extra_state import extra_state_tensors, is_extra_state
 from fp8debug.analysis.checkpoint.store.torch_file import open_torch_file
 from fp8debug.errors import Fp8DebugError
@@ -94,7 +96,7 @@ def test_a_checkpoint_shows_them_as_tensors(tmp_path: Path, state: object) -> No
 def test_a_damaged_one_is_a_problem_and_the_rest_is_read(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(2), "fc._extra_state": as_tensor(b"hello")}, tmp_path / "m.pt")
     with open_torch_file(tmp_path / "m.pt") as store:
-        assert list(store.tensors) == ["w"]
+        assert store.tensors["w"].shape == (2,)
         (problem,) = store.problems
         assert problem.startswith("not read: fc._extra_state is not as Transformer Engine writes it")
 
@@ -103,3 +105,13 @@ def test_names_of_extra_states() -> None:
     assert is_extra_state("decoder.layers.mlp.fc1._extra_state/shard_0_1")
     assert is_extra_state("_extra_state")
     assert not is_extra_state("my_extra_state.weight")
+
+
+def test_safetensors_files_show_them_too(written: Callable[..., Path]) -> None:
+    raw = np.frombuffer(WRITTEN["pickled since 1.8"], np.uint8)
+    tensors = {"fc.weight": ("F32", np.ones(3)), "fc._extra_state": ("U8", raw), "n._extra_state": ("U8", raw[:0])}
+    with open_store(written(tensors)) as store:
+        assert set(store.tensors) == {"fc.weight", *(f"fc._extra_state#{name}" for name in list(STATE)[:4])}
+        assert store.whole("fc._extra_state#scale_bwd").view("<f4").tolist() == [57344.0, 1.0]
+        assert store.whole("fc.weight").view("<f4").tolist() == [1.0, 1.0, 1.0]
+        assert store.problems == ()
