@@ -90,6 +90,7 @@ def fit_swizzled(shape: Shape, scale: Shape, block: Pair) -> Fit | None:
 
 def fit_halves(shape: Shape, scale: Shape) -> Fit | None:
     """Two numbers a matrix, one for each half of its lines: of two layers that are stored as one."""
-    if len(shape) > 1 and shape[-2] % 2 == 0 and shape[-2] and scale == (*shape[:-2], 2, 1):
+    halves = ((*shape[:-2], 2, 1), (*shape[:-2], 2)) if len(shape) > 2 else ((2, 1),)
+    if len(shape) > 1 and shape[-2] % 2 == 0 and shape[-2] and scale in halves:
         return Fit("block", (shape[-2] // 2, shape[-1]))
     return None

@@ -77,7 +77,6 @@ def read_as(store: Store, dialect: Dialect) -> Reading:
 def convention_of(reading: Reading, why: str) -> Convention:
     """The reading as what all others go by."""
     found, stated = reading.sorted, reading.stated
-    rest = {one.name: one for one in (*found.rest, *found.integers)}
     return Convention(
         dialect=reading.dialect.name,
         title=reading.dialect.title,
@@ -86,7 +85,7 @@ def convention_of(reading: Reading, why: str) -> Convention:
         scales=(*map(_other, *zip(*found.others, strict=True)), *reading.spare) if found.others else reading.spare,
         orphan_scales=tuple(found.orphans),
         plain=tuple(one.name for one in found.rest if is_plain(one)),
-        unknown=tuple(one.name for one in rest.values() if is_unexplained(one)),
+        unknown=(*(one.name for one in found.rest if is_unexplained(one)), *found.unread),
         excluded=stated.excluded,
         targets=stated.targets,
         block=stated.blocks[0] if stated.blocks else None,

@@ -31,11 +31,11 @@ def remarks(store: Store, reading: Reading, *, is_asked_for: bool) -> Iterator[A
         )
     if dialect.name == CAST and n:
         yield Assumption("checkpoint", f"no scale is stored for any of {n:,} tensors of codes; codes taken as values")
-    if reading.sorted.integers:
+    for what in dict.fromkeys(reading.sorted.unread.values()):
+        names = [name for name, reason in reading.sorted.unread.items() if reason == what]
         yield Assumption(
             "checkpoint",
-            f"integers are not looked at: {len(reading.sorted.integers):,} tensors of codes and their scales, "
-            f"{reading.sorted.integers[0].name} is the first",
+            f"not looked at: {what}, {len(names):,} tensors with their scales; {names[0]} is the first",
         )
     where = mentions(store.configs, "fnuz")
     ocp = [one.name for one in reading.quantised if _FNUZ not in one.fmt and one.fmt.startswith(("E4M3", "E5M2"))]

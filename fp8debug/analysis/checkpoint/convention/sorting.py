@@ -17,6 +17,9 @@ _BYTES = ("U8", "I8")
 """dtypes that are 4-bit codes only where a scale of such codes stands beside them."""
 _SCALES_OF_PAIRS = ("F8_E4M3", "F8_E8M0", "U8")
 """dtypes of the scales of 4-bit codes."""
+_INTEGERS_TOLD = "integers"
+_PAIRS_A_SCALE = 8
+"""Bytes of NVFP4 codes that share a scale."""
 _COUNTS = ("I32", "I64", "BOOL")
 """dtypes that no scale has."""
 
@@ -43,8 +46,8 @@ class Sorted:
     others: list[tuple[Stored, ScaleSpelling, Key]] = field(default_factory=list)
     """Scales of anything but stored codes."""
     orphans: list[str] = field(default_factory=list)
-    integers: list[Stored] = field(default_factory=list)
-    """Scales of integers, and the integers."""
+    unread: dict[str, str] = field(default_factory=dict)
+    """Codes and scales that are not read, by name, and what they are."""
     companions: list[str] = field(default_factory=list)
     rest: list[Stored] = field(default_factory=list)
 
@@ -87,7 +90,7 @@ class _Sorting:
             if codes.stored.name not in taken:
                 taken.add(codes.stored.name)
                 self._put(codes)
-        found = {stored.name for stored in (*result.integers, *result.rest)} | taken
+        found = {stored.name for stored in result.rest} | taken | set(result.unread)
         result.rest += (stored for name, stored in self._tensors.items() if name not in found)
         return result
 
@@ -109,7 +112,7 @@ class _Sorting:
     def _is_scale_of_something_else(self, stored: Stored, tail: Tail, key: Key) -> bool:
         beside = self._named.get(key)
         if beside is not None and beside is not stored and beside.dtype in INTEGERS:
-            self._result.integers += (beside, stored)
+            self._result.unread |= {beside.name: _INTEGERS_TOLD, stored.name: _INTEGERS_TOLD}
             return True
         if tail.is_telling(key) and stored.dtype not in _COUNTS:
             self._result.orphans.append(stored.name)
@@ -121,9 +124,15 @@ class _Sorting:
         codes.scales.sort(key=lambda pair: order.index(pair[1][0].tail))
         is_unknown = codes.entry is not None and codes.entry.fmt == ""
         if not is_unknown and (codes.stored.dtype not in _BYTES or _are_pairs(codes)):
-            self._result.codes.append(codes)
+            if _is_packed_down(codes):
+                self._leave(codes, "4-bit codes that are packed along the lines of a matrix, not along its columns")
+            else:
+                self._result.codes.append(codes)
         else:
-            self._result.integers += (codes.stored, *(scale for scale, _ in codes.scales))
+            self._leave(codes, _INTEGERS_TOLD)
+
+    def _leave(self, codes: Codes, what: str) -> None:
+        self._result.unread |= dict.fromkeys([codes.stored.name, *(scale.name for scale, _ in codes.scales)], what)
 
 
 def _named_as_codes(tensors: Mapping[str, Stored], dialect: Dialect) -> Iterator[tuple[Stored, Key, CodeSpelling]]:
@@ -149,3 +158,14 @@ def _are_pairs(codes: Codes) -> bool:
         for scale, spelled in codes.scales
         for spelling in spelled
     )
+
+
+def _is_packed_down(codes: Codes) -> bool:
+    """Whether two codes in a byte are neighbours in a column: NVFP4 experts as [E, K / 2, N] with [E, K / 16, N]."""
+    shape = codes.stored.shape
+    if codes.stored.dtype not in _BYTES or len(shape) < 3:
+        return False
+    wanted = (*shape[:-2], shape[-2] // _PAIRS_A_SCALE, shape[-1])
+    usual = (*shape[:-1], shape[-1] // _PAIRS_A_SCALE)
+    shapes = [scale.shape for scale, spelled in codes.scales if spelled[0].kind == "weight"]
+    return wanted in shapes and usual not in shapes

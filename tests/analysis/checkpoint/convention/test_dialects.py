@@ -194,6 +194,25 @@ def test_two_levels_of_modelopt_both_multiply(read: Reader) -> None:
     assert convention.assumptions == () and convention.unknown == () and convention.orphan_scales == ()
 
 
+def test_stacked_experts_of_modelopt(read: Reader) -> None:
+    """GPT-OSS and its like by the name of the parameter; those of Llama 4 are packed along the other axis."""
+    packed, block = codes(2, 4, 16), codes(2, 4, 2)
+    second = np.array([[0.5, 2], [1, 4]], np.float32)
+    got = read(
+        {
+            "e.gate_up_proj": ("U8", packed), "e.gate_up_proj_weight_scale": ("F8_E4M3", block),
+            "e.gate_up_proj_weight_scale_2": ("F32", second), "e.gate_up_proj_input_scale": ("F32", f32()),
+            "l.down_proj": ("U8", codes(2, 16, 32)), "l.down_proj_weight_scale": ("F8_E4M3", codes(2, 2, 32)),
+            "l.down_proj_weight_scale_2": ("F32", f32()),
+        }
+    )  # fmt: skip
+    assert (got.convention.dialect, got["e.gate_up_proj"].module) == ("modelopt", "e.gate_up_proj")
+    factors = np.repeat(e4m3(block), 16, axis=2) * np.repeat(second, 2, axis=1)[..., None]
+    np.testing.assert_array_equal(got.values["e.gate_up_proj"], (pairs(packed) * factors).reshape(8, 32))
+    assert "not looked at: 4-bit codes that are packed along the lines" in got.said and len(got.values) == 1
+    assert set(got.convention.unknown) == {f"l.down_proj{end}" for end in ("", "_weight_scale", "_weight_scale_2")}
+
+
 def test_blocks_of_modelopt_keep_their_axes(read: Reader) -> None:
     raw, scale = codes(200, 130), f32(2, 1, 2, 1)
     got = read(
@@ -284,7 +303,7 @@ def test_torchao_says_in_the_header_what_a_parameter_was(read: Reader) -> None:
         got.values["b._weight_qdata"], pairs(packed) * (np.repeat(e4m3(block), 16, axis=1) * np.float32(0.5))
     )
     np.testing.assert_array_equal(got.values["c._weight_qdata"], e4m3(raw) * 2)
-    assert "integers are not looked at" in got.said and "d._weight_qdata" in got.convention.unknown
+    assert "not looked at: integers, 2 tensors" in got.said and "d._weight_qdata" in got.convention.unknown
 
 
 def test_codes_of_a_format_that_is_not_known_are_no_codes(read: Reader) -> None:
