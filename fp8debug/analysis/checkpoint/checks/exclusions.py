@@ -52,7 +52,7 @@ def _not_quantised(
     """Matrices in high precision that nothing excludes, while other layers have theirs quantised."""
     targets = PatternList(subject.convention.targets, subject.convention.dialect)
     names_layers = any(not one.is_class for one in targets.all)
-    quantised = Counter(one.pattern for one in modules if one.is_codes)
+    quantised = Counter((one.pattern, one.shape) for one in modules if one.is_codes)
     says = subject.convention.excluded or targets or _says_quantised(subject.store.configs)
     if not says or subject.convention.dialect not in _BUILT_FROM_CONFIGURATION or _lists_single_layers(subject):
         return
@@ -64,9 +64,10 @@ def _not_quantised(
         if n_layers is not None and numbers and numbers[0] >= n_layers:
             continue  # layers beyond the last, which predict further tokens, are often left as they are
         is_named = names_layers and targets.whole(one.module) is not None
-        has_siblings = quantised[one.pattern] >= _FEWEST_SIBLINGS and not (names_layers and not is_named)
-        if is_named or has_siblings:
-            yield Hit("quantised_but_not_codes", _place(one, "quantised"), of=quantised[one.pattern] + 1)
+        # Of another shape it is another step of a sequence, and often too small for the kernels.
+        n_siblings = quantised[one.pattern, one.shape]
+        if is_named or (n_siblings >= _FEWEST_SIBLINGS and not names_layers):
+            yield Hit("quantised_but_not_codes", _place(one, "quantised"))
 
 
 def _says_quantised(configs: Mapping[str, Mapping[str, Any]]) -> bool:

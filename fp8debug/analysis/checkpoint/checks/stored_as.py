@@ -20,6 +20,8 @@ class StoredAs:
     tensor: str
     dtype: str
     """As stored; of packed codes with their format: `U8 (E2M1)`."""
+    shape: tuple[int, ...]
+    """Of the values."""
     is_codes: bool
     pattern: str
     """The module's name with stars for its numbers."""
@@ -32,12 +34,12 @@ def matrices(subject: Subject) -> list[StoredAs]:
     for one in subject.convention.quantised:
         dtype = tensors[one.name].dtype
         dtype = dtype if dtype.startswith("F8") else f"{dtype} ({one.fmt})"
-        found.append(StoredAs(one.module, one.name, dtype, True, starred(one.module)[0]))
+        found.append(StoredAs(one.module, one.name, dtype, one.shape, True, starred(one.module)[0]))
     for name in subject.convention.plain:
         stored = tensors[name]
         if len(stored.shape) > 1 and min(stored.shape[-2:]) > 1 and stored.dtype in ("F64", "F32", "F16", "BF16"):
             module = name.removesuffix(".weight")
-            found.append(StoredAs(module, name, stored.dtype, False, starred(module)[0]))
+            found.append(StoredAs(module, name, stored.dtype, stored.shape, False, starred(module)[0]))
     return found
 
 
