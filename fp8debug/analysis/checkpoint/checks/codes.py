@@ -17,6 +17,7 @@ _AT_ONE_MAXIMUM = 0.9
 """Share of blocks with the same largest code from which it is the maximum that a writer aimed at."""
 _FEWEST_BLOCKS = 16
 _SOME, _MANY = 0.02, 0.6
+_SELDOM = 0.01
 _CLIPPED, _HEAVILY = 0.001, 0.01
 _KNOWN_MAXIMA = {
     ("E4M3", 240.0): "the largest value of E4M3FNUZ and of E4M3 with infinities: written for such hardware, or by it",
@@ -167,7 +168,8 @@ def _mixed_up(fmt: Format, tensors: list[Blocks]) -> str:
         at_top = sum(int(one.largest[0x7E]) for one in tensors)
         n_blocks = sum(one.n for one in tensors)
         ends_early = top == 0x7E and n_blocks > 0 and at_top >= _AT_ONE_MAXIMUM * n_blocks
-        has_negative_zeros = n_nan > 0 and top <= 0x7E and histogram[0x80] <= 3 * histogram[0x00] + 8
+        is_seldom = histogram[0x80] <= max(3 * histogram[0x00], _SELDOM * histogram.sum())
+        has_negative_zeros = n_nan > 0 and top <= 0x7E and is_seldom
         if ends_early and has_negative_zeros:
             return f"{n_nan:,} codes of the checkpoint are 0x80, NaN here, -0 in E4M3, and blocks end at 0x7E as there"
         if has_negative_zeros and n_tensors_nan * 2 > len(tensors):

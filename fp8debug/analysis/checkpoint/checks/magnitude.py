@@ -189,11 +189,10 @@ def _weights(subject: Subject) -> list[Weight]:
         codes = facts.codes.get(one.name)
         if codes is None or one.name in do_not_fit or not (isfinite(codes.rms) and codes.rms > 0):
             continue
-        amax = codes.largest * codes.rms / codes.rms_codes
+        is_unscaled = _is_unscaled(subject, one)
+        amax = codes.largest if is_unscaled else codes.largest * codes.rms / codes.rms_codes
         role = starred(one.module or one.name)[0]
-        found.append(
-            Weight(one.name, role, codes.rms, amax, _inputs(one.shape), one, codes, _is_unscaled(subject, one))
-        )
+        found.append(Weight(one.name, role, codes.rms, amax, _inputs(one.shape), one, codes, is_unscaled))
     for name in subject.convention.plain:
         plain = facts.plain.get(name)
         shape = subject.store.tensors[name].shape
