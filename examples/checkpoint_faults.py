@@ -30,12 +30,12 @@ import numpy.typing as npt
 from fp8debug.analysis.checkpoint.store import n_bytes_of, open_store
 from fp8debug.analysis.checkpoint.store.writing import WrittenTensor, write_safetensors
 from fp8debug.analysis.checkpoint.values import numbers
-from fp8debug.formats import E4M3, E4M3FNUZ, decode, encode
+from fp8debug.formats import E4M3, decode, encode
 
 Array = npt.NDArray[Any]
 QUERY, KEY, VALUE = (f"encoder.layer.0.attention.self.{part}" for part in ("query", "key", "value"))
-UP, DOWN = "encoder.layer.0.intermediate.dense", "encoder.layer.1.output.dense"
-OUT = "encoder.layer.1.attention.output.dense"
+UP = "encoder.layer.0.intermediate.dense"
+OUT, OTHER_OUT = (f"encoder.layer.{layer}.attention.output.dense" for layer in (1, 2))
 
 
 def model_folder() -> Path:
@@ -138,12 +138,10 @@ def scales_rounded_up(c: Checkpoint) -> None:
         c.put(name, np.exp2(np.ceil(np.log2(c.floats(name)))))
 
 
-def fnuz_codes(c: Checkpoint) -> None:
-    """Codes of E4M3 FNUZ are declared as E4M3: each means twice its value."""
-    codes = c.bytes_of(f"{UP}.weight")
-    # Half the range: what fits in 240 as FNUZ, written with the scales of 448.
-    codes[...] = encode(decode(codes, E4M3) * np.float32(0.5), E4M3FNUZ)
-    c.put(f"{UP}.weight_scale_inv", c.floats(f"{UP}.weight_scale_inv") * 2)
+def fnuz_declared_fn(c: Checkpoint) -> None:
+    """Codes of E4M3 FNUZ are declared as E4M3: each is read as twice its value, the largest as NaN."""
+    for name, (dtype, shape, raw) in c.tensors.items():
+        c.tensors[name] = ("F8_E4M3" if dtype == "F8_E4M3FNUZ" else dtype, shape, raw)
 
 
 def exponents_off_by_one(c: Checkpoint) -> None:
@@ -178,14 +176,14 @@ def rounded_twice(c: Checkpoint) -> None:
 
 def codes_nan(c: Checkpoint) -> None:
     """A code means NaN."""
-    c.bytes_of(f"{DOWN}.weight")[7, 11] = E4M3.nan_code
+    c.bytes_of(f"{OTHER_OUT}.weight")[7, 11] = E4M3.nan_code
 
 
 def scale_infinite(c: Checkpoint) -> None:
     """One scale of a grid is infinite."""
-    scales = c.floats(f"{DOWN}.weight_scale_inv").copy()
+    scales = c.floats(f"{OTHER_OUT}.weight_scale_inv").copy()
     scales[1, 2] = np.inf
-    c.put(f"{DOWN}.weight_scale_inv", scales)
+    c.put(f"{OTHER_OUT}.weight_scale_inv", scales)
 
 
 def scales_swapped(c: Checkpoint) -> None:
@@ -202,7 +200,7 @@ def input_scale_missing(c: Checkpoint) -> None:
     """All layers have a scale of their inputs, but one."""
     for name in [name for name in c.tensors if name.endswith("weight_scale")]:
         c.put(name.replace("weight_scale", "input_scale"), np.array(0.01 + 0.0001 * len(c.tensors)))
-    del c.tensors[f"{DOWN}.input_scale"]
+    del c.tensors[f"{OUT}.input_scale"]
 
 
 def second_level_dropped(c: Checkpoint) -> None:
@@ -218,7 +216,7 @@ def nibbles_swapped(c: Checkpoint) -> None:
 
 def norm_not_finite(c: Checkpoint) -> None:
     """A norm in BF16 has an infinite element."""
-    name = "encoder.layer.1.output.LayerNorm.weight"
+    name = "encoder.layer.0.output.LayerNorm.weight"
     high = (c.floats(name).view(np.uint32) >> 16).astype(np.uint16)
     high[5] = 0x7F80
     c.put(name, high, "BF16")
@@ -237,7 +235,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(scale_inverted, _EXACT, "deepseek"),
         Fault(grid_transposed, _EXACT, "deepseek"),
         Fault(scales_rounded_up, _EXACT, "deepseek"),
-        Fault(fnuz_codes, _EXACT, "deepseek"),
+        Fault(fnuz_declared_fn, f"{_EXACT},fp8_format=E4M3FNUZ", "deepseek"),
         Fault(exponents_off_by_one, "mxfp8", "compressed-tensors"),
         Fault(exponents_as_integers, "mxfp8", "deepseek"),
         Fault(block_size_misstated, _EXACT, "deepseek"),
