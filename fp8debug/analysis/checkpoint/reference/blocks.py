@@ -7,12 +7,14 @@ factors alone follows from the sums over codes without reading a byte again.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from fp8debug import metrics
+from fp8debug.formats import BoolArray
 from fp8debug.metrics import ErrorSums, Float64Array
 
 
@@ -69,6 +71,32 @@ class BlockSums:
     def is_exact(self) -> bool:
         """Whether all finite elements are equal."""
         return not np.any(self.sum_err2)
+
+    @property
+    def best_sqnr_db(self) -> float | None:
+        """SQNR that is left when every block has the factor that leaves the least error; None without an error."""
+        x2 = float(self.sum_x2.sum())
+        left = self.sum_x2 - np.nan_to_num(_ratio(self.sum_xq**2, self.sum_q2))
+        error = max(float(left.sum()), 0.0)
+        return 10 * math.log10(x2 / error) if error and x2 else None
+
+    def only(self, kept: BoolArray) -> BlockSums:
+        """The same with all sums of the other blocks set to zero."""
+        return BlockSums(*(np.where(kept, getattr(self, name), 0.0) for name in BlockSums.__slots__))
+
+    def grouped(self, enough: int) -> BlockSums:
+        """Neighbours in a row, then rows, added up until a full one has so many elements."""
+        largest = max(1.0, float(self.n.max(initial=1)))
+        rows, columns = self.n.shape
+        across = max(1, min(columns, math.ceil(enough / largest)))
+        down = math.ceil(enough / (largest * across))
+        at_columns, at_rows = np.arange(0, columns, across), np.arange(0, rows, down)
+        return BlockSums(
+            *(
+                np.add.reduceat(np.add.reduceat(getattr(self, name), at_columns, axis=1), at_rows, axis=0)
+                for name in BlockSums.__slots__
+            )
+        )
 
     def block_gain(self) -> Float64Array:
         """sum xq / sum x^2 of each block; NaN where x is all zero."""

@@ -50,6 +50,9 @@ class ComparedTensor:
     n_blocks: int
     hypotheses: tuple[Hypothesis, ...]
     """Best first; empty where nothing is to be explained."""
+    nearest: float | None = None
+    """Share of the codes that are the nearest ones to the reference under the stored scales, on a sample; None: not
+    looked at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ its gain is off by no more than that. Of blocks, those count to which the bound 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,21 +15,23 @@ from fp8debug.analysis.checkpoint.records import Quantised, Stored
 from fp8debug.analysis.checkpoint.reference.blocks import BlockSums
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor
 from fp8debug.analysis.checkpoint.reference.pair import Pair, Rows
-from fp8debug.analysis.checkpoint.reference.proving import proving
+from fp8debug.analysis.checkpoint.reference.proving import proving, proving_lines
 from fp8debug.analysis.checkpoint.reference.rounding import (
+    OneRounding,
     decibel,
     of_both_db,
     one_rounding,
     precision_of,
 )
 from fp8debug.analysis.checkpoint.store import Store, n_bytes_of
-from fp8debug.formats import BoolArray
 from fp8debug.metrics import Float64Array
 
 MOST_NEAREST = 0.97
 """Share of codes that are the nearest ones, from which on a tensor was rounded from these very values. The ways in
 which writers divide by a scale differ in fewer than 1 in 1,000 codes."""
-_SECOND_ROUNDING_DB = 1.0
+_WORSE_DB = 1.0
+_SLACK_DB = 0.5
+"""For what is below the normal range even in a tensor that is mostly above it."""
 _ENOUGH = 256
 """Elements of a block that prove something."""
 _FLOAT32_ROUNDING_DB = 126.0
@@ -40,19 +42,28 @@ _FLOAT32_ROUNDING_DB = 126.0
 class _Limits:
     """What rounding alone explains."""
 
-    gain_error: float
-    block_gain_error: float
-    floor_db: float
-    block_floor_db: float
+    error: float
+    """Of a tensor."""
+    block_error: float
+    """Of blocks with enough elements."""
+    most: float
+    """Of any block."""
     healthy_db: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    name: str
+    healthy_db: float | None = None
+    nearest: float | None = None
 
 
 def judge(pair: Pair, reference_name: str) -> ComparedTensor:
     """Compare a tensor with its reference: one pass over both, and a sample once more."""
-    sums = pair.sums()
+    sums, of_lines = pair.sums_and_lines()
     blocks, lines = _blocks(pair, sums)
     proven = proving(pair, blocks, lines)
-    verdict, healthy = _verdict(pair, sums, _only(blocks, proven))
+    verdict = _verdict(pair, sums, [blocks.only(proven), of_lines.only(proving_lines(pair, of_lines))])
     total = sums.total
     gains, sqnrs = blocks.block_gain(), blocks.block_sqnr_db()
     worst = _worst(np.where(proven, sqnrs, np.nan))
@@ -60,14 +71,14 @@ def judge(pair: Pair, reference_name: str) -> ComparedTensor:
     return ComparedTensor(
         name=pair.name,
         reference_name=reference_name,
-        verdict=verdict,
+        verdict=verdict.name,
         n=total.n,
         n_nonfinite=int(sums.n_nonfinite.sum()),
         gain=sums.gain,
         sqnr_db=sums.sqnr_db,
         rel_l2=sums.rel_l2,
         cosine=sums.cosine,
-        healthy_sqnr_db=healthy,
+        healthy_sqnr_db=verdict.healthy_db,
         block=pair.block,
         block_gain_min=float(known.min()) if known.size else None,
         block_gain_median=float(np.median(known)) if known.size else None,
@@ -76,6 +87,7 @@ def judge(pair: Pair, reference_name: str) -> ComparedTensor:
         worst_block_sqnr_db=None if worst is None else float(sqnrs[worst]),
         n_blocks=int(gains.size),
         hypotheses=(),
+        nearest=verdict.nearest,
     )
 
 
@@ -84,15 +96,13 @@ def _limits(ours: Quantised | Stored, theirs: Quantised | Stored) -> _Limits:
     if isinstance(ours, Stored) and isinstance(theirs, Stored):
         # Copies of one another: one rounding, to the coarser of both.
         coarse = max(one, other, key=lambda precision: precision.error)
-        error = block_error = coarse.error
-        healthy = coarse.healthy_db
-    else:
-        error = one.error + _of_rounded(other.error)
-        block_error = one.block_error + _of_rounded(other.block_error)
-        healthy = of_both_db(one.healthy_db, other.healthy_db)
-    # Half a dB for what is below the normal range even in a tensor that is mostly above it.
-    floor, block_floor = decibel(error) - 0.5, decibel(block_error) - 0.5
-    return _Limits(error, block_error, floor, block_floor, healthy)
+        return _Limits(coarse.error, coarse.error, coarse.most, coarse.healthy_db)
+    return _Limits(
+        one.error + _of_rounded(other.error),
+        one.block_error + _of_rounded(other.block_error),
+        one.most + _of_rounded(other.most),
+        of_both_db(one.healthy_db, other.healthy_db),
+    )
 
 
 def _of_rounded(error: float) -> float:
@@ -100,35 +110,56 @@ def _of_rounded(error: float) -> float:
     return error / (1 - error)
 
 
-def _verdict(pair: Pair, sums: BlockSums, proven: BlockSums) -> tuple[str, float | None]:
-    """The verdict, and the SQNR that right scales give."""
+def _verdict(pair: Pair, sums: BlockSums, parts: list[BlockSums]) -> _Verdict:
+    """The verdict; `parts` are the blocks and the lines that prove something."""
     total, limits = sums.total, _limits(pair.tensor, pair.reference)
+    different = _Verdict("different", limits.healthy_db)
     if sums.is_exact and not sums.n_nonfinite.any():
-        return ("identical" if _is_same_encoding(pair) else "recoded"), None
-    if total.n == 0 or total.sum_x2 == 0:
-        return "different", limits.healthy_db
+        return _Verdict("identical" if _is_same_encoding(pair) else "recoded")
+    if total.n == 0 or total.sum_x2 == 0 or (sums.n_nonfinite.any() and not _is_nonfinite_in_both(pair)):
+        return different
     sqnr, gain = sums.sqnr_db, sums.gain
-    if sums.n_nonfinite.any() and not _is_nonfinite_in_both(pair):
-        return "different", limits.healthy_db
     if sqnr is None or sqnr >= _recoded_db(pair):
-        return "recoded", None
-    if gain is None or abs(gain - 1) > limits.gain_error or sqnr < limits.floor_db:
-        return "different", limits.healthy_db
-    if _has_bad_block(proven, limits):
-        return "different", limits.healthy_db
-    return _faithful(pair, sqnr, limits)
-
-
-def _faithful(pair: Pair, sqnr: float, limits: _Limits) -> tuple[str, float | None]:
-    """Between one rounding and two."""
+        return _Verdict("recoded")
     once = one_rounding(pair)
+    if once is not None:
+        different = replace(different, nearest=once.nearest)
+    if gain is None or abs(gain - 1) > limits.error or sqnr < decibel(limits.error) - _SLACK_DB:
+        return different
+    if any(_has_bad_block(part, limits) for part in parts):
+        return different
     if once is None or once.sqnr_db is None:
-        return "faithful", limits.healthy_db
+        return _Verdict("faithful", limits.healthy_db)
+    if _is_scale_a_little_off(pair, sums, parts[0], once):
+        return different
+    return _faithful(pair, once, limits)
+
+
+def _is_scale_a_little_off(pair: Pair, sums: BlockSums, blocks: BlockSums, once: OneRounding) -> bool:
+    """Whether other factors leave one rounding, or nothing, where the stored ones leave more: within its bounds, but
+    no rounding does that."""
+    if isinstance(pair.reference, Quantised):  # the very codes of the reference, with other scales
+        is_same = pair.quantised.fmt == pair.reference.fmt and pair.quantised.shape == pair.reference.shape
+        return is_same and _bytes_equal(pair.store, pair.name, pair.reference_store, pair.reference.name)
+    sqnr, best = sums.sqnr_db, blocks.grouped(_ENOUGH).best_sqnr_db
+    if sqnr is None or best is None or once.sqnr_db is None or not _is_worse(once):
+        return False
+    return best >= once.sqnr_db - _SLACK_DB and sqnr < best - _WORSE_DB
+
+
+def _is_worse(once: OneRounding) -> bool:
+    """Whether what is stored is not one rounding of the reference."""
+    stored = np.inf if once.stored_sqnr_db is None else once.stored_sqnr_db
+    return once.nearest < MOST_NEAREST and once.sqnr_db is not None and stored < once.sqnr_db - _WORSE_DB
+
+
+def _faithful(pair: Pair, once: OneRounding, limits: _Limits) -> _Verdict:
+    """Between one rounding and two."""
     if isinstance(pair.reference, Quantised):
-        is_of_reference = once.nearest >= MOST_NEAREST
-        return ("requantised", once.sqnr_db) if is_of_reference else ("faithful", limits.healthy_db)
-    is_worse = once.nearest < MOST_NEAREST and sqnr < once.sqnr_db - _SECOND_ROUNDING_DB
-    return ("requantised" if is_worse else "faithful"), once.sqnr_db
+        if once.nearest < MOST_NEAREST:
+            return _Verdict("faithful", limits.healthy_db, once.nearest)
+        return _Verdict("requantised", once.sqnr_db, once.nearest)
+    return _Verdict("requantised" if _is_worse(once) else "faithful", once.sqnr_db, once.nearest)
 
 
 def _recoded_db(pair: Pair) -> float:
@@ -158,32 +189,18 @@ def _blocks(pair: Pair, sums: BlockSums) -> tuple[BlockSums, Rows]:
     return codes.times(pair.code_factors(codes)), codes.lines
 
 
-def _only(blocks: BlockSums, kept: BoolArray) -> BlockSums:
-    return BlockSums(*(np.where(kept, getattr(blocks, name), 0.0) for name in BlockSums.__slots__))
-
-
 def _has_bad_block(blocks: BlockSums, limits: _Limits) -> bool:
     """Whether blocks are off by more than rounding explains; small ones are taken together with those beside them."""
-    groups = _grouped(blocks, _ENOUGH)
+    groups = blocks.grouped(_ENOUGH)
+    enough = groups.n >= min(_ENOUGH, blocks.n.sum())
+    return _is_off(groups.only(enough), limits.block_error) or _is_off(blocks, limits.most)
+
+
+def _is_off(blocks: BlockSums, error: float) -> bool:
     with np.errstate(invalid="ignore"):
-        off = np.abs(groups.block_gain() - 1) > limits.block_gain_error
-        noisy = groups.block_sqnr_db() < limits.block_floor_db
-    return bool(np.any(off & noisy & (groups.n >= min(_ENOUGH, blocks.n.sum()))))
-
-
-def _grouped(blocks: BlockSums, enough: int) -> BlockSums:
-    """Neighbours in a row, then rows, added up until each has so many elements."""
-    largest = max(1.0, float(blocks.n.max(initial=1)))
-    rows, columns = blocks.n.shape
-    across = min(columns, int(-(-enough // largest))) or 1
-    down = int(-(-enough // (largest * across)))
-    at_columns, at_rows = np.arange(0, columns, across), np.arange(0, rows, down)
-    return BlockSums(
-        *(
-            np.add.reduceat(np.add.reduceat(getattr(blocks, name), at_columns, axis=1), at_rows, axis=0)
-            for name in BlockSums.__slots__
-        )
-    )
+        off = np.abs(blocks.block_gain() - 1) > error
+        noisy = blocks.block_sqnr_db() < decibel(error) - _SLACK_DB
+    return bool(np.any(off & noisy))
 
 
 def _worst(sqnrs: Float64Array) -> tuple[int, int] | None:

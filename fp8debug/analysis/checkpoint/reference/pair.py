@@ -99,12 +99,22 @@ class Pair:
         """
         if fmt is not None:
             quantised = replace(quantised or self.quantised, fmt=fmt)
+        return self.sums_and_lines(grids, quantised)[0]
+
+    def sums_and_lines(
+        self, grids: dict[str, Float32Array] | None = None, quantised: Quantised | None = None
+    ) -> tuple[BlockSums, BlockSums]:
+        """Sums of each block, and of each line: (lines, 1)."""
         rows, width = self._grid(MOST_BLOCKS)
         shape = (int(rows[-1]) + 1 if len(rows) else 0, -(-self.length // width))
         sums = BlockSums(*(np.zeros(shape) for _ in range(6)))
+        of_lines = BlockSums(*(np.zeros((self.lines, 1)) for _ in range(6)))
         for first, x, q in self.bands(grids, quantised):
-            _add_band(sums, rows[first : first + len(x)], width, x, q)
-        return sums
+            band, last = _band_sums(x, q, width), first + len(x)
+            for name in BlockSums.__slots__:
+                _add(getattr(sums, name), rows[first:last], getattr(band, name))
+                getattr(of_lines, name)[first:last, 0] = getattr(band, name).sum(axis=1)
+        return sums, of_lines
 
     def code_sums(self, block: tuple[int, int] | None = None) -> CodeSums:
         """Sums over codes in one pass, kept: what hypotheses about factors alone are answered from.
@@ -123,7 +133,7 @@ class Pair:
 
     def block_starts(self) -> Rows:
         """First line of each row of blocks, where `sums` are of single blocks."""
-        return _starts(self._block_rows)
+        return _starts(self.block_rows)
 
     def factors_at(self, lines: Rows, width: int, of: Lines | None = None) -> Float64Array:
         """The stored factor at these lines and every `width` columns, float64; 1 for plain tensors.
@@ -160,7 +170,7 @@ class Pair:
         return self.factors_at(sums.lines, sums.width, lines_of(self.store, quantised or self.tensor, grids))
 
     @property
-    def _block_rows(self) -> Rows:
+    def block_rows(self) -> Rows:
         """For each line its row of blocks."""
         return _rows_of(self.lines, max(1, self._matrix_lines), self.block[0])
 
@@ -179,7 +189,7 @@ class Pair:
 
     def _grid(self, most: int) -> tuple[Rows, int]:
         """For each line its row of blocks, and the columns of a block."""
-        rows, width = self._block_rows, self.block[1]
+        rows, width = self.block_rows, self.block[1]
         blocks = (int(rows[-1]) + 1 if len(rows) else 0) * -(-self.length // width)
         return rows // max(1, -(-blocks // most)), width
 
@@ -234,31 +244,32 @@ def _finite_only(x: Float32Array, q: Float32Array) -> tuple[Float64Array, Float6
     return np.where(finite, x, zero).astype(np.float64), np.where(finite, q, zero).astype(np.float64), finite
 
 
-def _add_counts(sums: BlockSums | CodeSums, rows: Rows, width: int, length: int, finite: BoolArray | None) -> None:
-    in_blocks = np.minimum(np.arange(0, length, width) + width, length) - np.arange(0, length, width)
-    of_all = np.broadcast_to(in_blocks.astype(np.float64), (len(rows), len(in_blocks)))
+def _counts(shape: tuple[int, ...], width: int, finite: BoolArray | None) -> tuple[Float64Array, Float64Array]:
+    """Finite and other elements of each block of each line."""
+    lines, length = shape
+    starts = np.arange(0, length, width)
+    of_all = np.broadcast_to(np.minimum(width, length - starts).astype(np.float64), (lines, len(starts)))
     if finite is None:
-        _add(sums.n, rows, of_all)
-        return
+        return of_all, np.zeros_like(of_all)
     held = finite.astype(np.float64)
     n = block_sums_of(held, held, width)
-    _add(sums.n, rows, n)
-    _add(sums.n_nonfinite, rows, of_all - n)
+    return n, of_all - n
 
 
-def _add_band(sums: BlockSums, rows: Rows, width: int, x32: Float32Array, q32: Float32Array) -> None:
+def _band_sums(x32: Float32Array, q32: Float32Array, width: int) -> BlockSums:
+    """Sums of each block of each line."""
     x, q, finite = _finite_only(x32, q32)
-    _add_counts(sums, rows, width, x.shape[1], finite)
-    _add(sums.sum_x2, rows, block_sums_of(x, x, width))
-    _add(sums.sum_q2, rows, block_sums_of(q, q, width))
-    _add(sums.sum_xq, rows, block_sums_of(x, q, width))
+    n, n_nonfinite = _counts(x.shape, width, finite)
+    sum_x2, sum_q2, sum_xq = block_sums_of(x, x, width), block_sums_of(q, q, width), block_sums_of(x, q, width)
     x -= q
-    _add(sums.sum_err2, rows, block_sums_of(x, x, width))
+    return BlockSums(n, n_nonfinite, sum_x2, sum_q2, sum_xq, block_sums_of(x, x, width))
 
 
 def _add_code_band(sums: CodeSums, rows: Rows, x32: Float32Array, c32: Float32Array) -> None:
     x, c, finite = _finite_only(x32, c32)
-    _add_counts(sums, rows, sums.width, x.shape[1], finite)
+    n, n_nonfinite = _counts(x.shape, sums.width, finite)
+    _add(sums.n, rows, n)
+    _add(sums.n_nonfinite, rows, n_nonfinite)
     _add(sums.sum_x2, rows, block_sums_of(x, x, sums.width))
     _add(sums.sum_c2, rows, block_sums_of(c, c, sums.width))
     _add(sums.sum_xc, rows, block_sums_of(x, c, sums.width))

@@ -25,12 +25,29 @@ def proving(pair: Pair, blocks: BlockSums, lines: Rows) -> BoolArray:
     factors = pair.factors_at(lines, pair.block[1])
     with np.errstate(all="ignore"):
         smallest = blocks.n * (precision_of(pair.tensor).min_normal * factors) ** 2
-        proven: BoolArray = (blocks.sum_x2 >= smallest) | (blocks.sum_q2 >= smallest)
+        # No rounding makes a block twice as large: one whose codes alone are in the normal range is wrong.
+        proven: BoolArray = (blocks.sum_x2 >= smallest) | (blocks.sum_q2 >= 4 * smallest)
         proven &= blocks.sum_x2 > 0
         if isinstance(pair.reference_lines, QuantisedLines):
             theirs = pair.factors_at(lines, pair.block[1], pair.reference_lines)
             proven &= blocks.sum_x2 >= blocks.n * (precision_of(pair.reference).min_normal * theirs) ** 2
     return proven & _has_normal_scales(pair, lines)
+
+
+def proving_lines(pair: Pair, of_lines: BlockSums) -> BoolArray:
+    """Lines where rounding has a bound, of a tensor whose blocks have several lines; of others, none: blocks tell all.
+
+    Args:
+        pair: the tensors.
+        of_lines: its sums, (lines, 1).
+    """
+    if pair.block[0] == 1 or isinstance(pair.reference, Quantised) or not pair.keeps_all_blocks:
+        return np.zeros(of_lines.n.shape, np.bool_)
+    factors = pair.factors_at(pair.block_starts(), pair.block[1]).max(axis=1, initial=0)[pair.block_rows]
+    with np.errstate(all="ignore"):
+        smallest = of_lines.n * (precision_of(pair.tensor).min_normal * factors[:, None]) ** 2
+        proven: BoolArray = of_lines.sum_x2 >= smallest
+    return proven & (of_lines.sum_x2 > 0)
 
 
 def _has_normal_scales(pair: Pair, lines: Rows) -> BoolArray | np.bool_:

@@ -34,21 +34,33 @@ class Precision:
     """Relative error of values that the writer may have clipped on purpose: of block maxima, where scales are powers
     of two that were rounded down."""
 
+    flushes: float
+    """Largest error, relative to the root mean square, of values below the normal range where that is not: half the
+    distance of subnormals over `min_normal`."""
+
     @property
     def block_error(self) -> float:
         """Largest error of a block whose maximum dominates it."""
         return max(self.error, self.clips)
+
+    @property
+    def most(self) -> float:
+        """Largest error of a block, whatever is in it, whose root mean square is in the normal range."""
+        return self.error + self.clips + self.flushes
 
 
 def precision_of(tensor: Quantised | Stored) -> Precision:
     """Of a tensor's values as they are stored."""
     if isinstance(tensor, Quantised):
         fmt = FORMATS[tensor.fmt]
-        return Precision(fmt.name, fmt.max_gain_error, fmt.baseline_sqnr_db, fmt.min_normal, _clipped(tensor, fmt))
+        flushes = 2.0 ** -(fmt.mantissa_bits + 1)
+        return Precision(
+            fmt.name, fmt.max_gain_error, fmt.baseline_sqnr_db, fmt.min_normal, _clipped(tensor, fmt), flushes
+        )
     bits = _SIGNIFICAND_BITS[tensor.dtype]
     error = 1 / (2**bits + 1)
     # Rounding errors of evenly spread significands: 7.4 dB above those of the worst one, as BF16's 55.6 to 48.2.
-    return Precision(tensor.dtype, error, decibel(error) + 7.4, _MIN_NORMAL[tensor.dtype], 0.0)
+    return Precision(tensor.dtype, error, decibel(error) + 7.4, _MIN_NORMAL[tensor.dtype], 0.0, 2.0**-bits)
 
 
 def _clipped(tensor: Quantised, fmt: Format) -> float:
@@ -70,10 +82,12 @@ def of_both_db(one: float, other: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OneRounding:
-    """The reference rounded once with the stored scales, on a sample of lines."""
+    """The reference rounded once with the stored scales, beside what is stored, on the same sample of lines."""
 
     sqnr_db: float | None
-    """None: no error, or nothing to measure."""
+    """Of one rounding; None: no error."""
+    stored_sqnr_db: float | None
+    """Of what is stored, on the same lines."""
     nearest: float
     """Share of the non-zero values whose stored code is the nearest one."""
 
@@ -83,24 +97,26 @@ def one_rounding(pair: Pair) -> OneRounding | None:
     ours = lines_of(pair.store, pair.tensor)
     if not isinstance(ours, QuantisedLines):
         return None
-    fmt = FORMATS[pair.quantised.fmt]
-    signal = noise = 0.0
+    sums = np.zeros(3)
     n = n_nearest = 0
     for first, last in sample_of(pair.lines, pair.length):
         x, codes, factors = pair.reference_lines.values(first, last), ours.codes(first, last), ours.factors(first, last)
         with np.errstate(all="ignore"):
-            rounded = fake_quantize(x / factors, fmt)
-            back = (rounded * factors).astype(np.float64)
-        kept = np.isfinite(back) & np.isfinite(x) & (x != 0)
+            rounded = fake_quantize(x / factors, FORMATS[pair.quantised.fmt])
+            once, stored = (rounded * factors).astype(np.float64), (codes * factors).astype(np.float64)
+        kept = np.isfinite(once) & np.isfinite(stored) & np.isfinite(x) & (x != 0)
         exact = x.astype(np.float64)[kept]
-        signal += float(exact @ exact)
-        wrong = exact - back[kept]
-        noise += float(wrong @ wrong)
+        sums += [np.sum(exact**2), np.sum((exact - once[kept]) ** 2), np.sum((exact - stored[kept]) ** 2)]
         n += int(kept.sum())
         n_nearest += int((rounded[kept] == codes[kept]).sum())
     if n == 0:
         return None
-    return OneRounding(10 * math.log10(signal / noise) if noise and signal else None, n_nearest / n)
+    x2, error, stored_error = (float(one) for one in sums)
+    return OneRounding(_ratio_db(x2, error), _ratio_db(x2, stored_error), n_nearest / n)
+
+
+def _ratio_db(signal: float, noise: float) -> float | None:
+    return 10 * math.log10(signal / noise) if signal and noise else None
 
 
 def sample_of(lines: int, length: int) -> Iterator[tuple[int, int]]:
