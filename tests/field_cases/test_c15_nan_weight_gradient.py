@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fp8debug.analysis import open_run
+from fp8debug.analysis.checkpoint import audit_checkpoint
 from fp8debug.analysis.diagnosis import diagnose
+from fp8debug.cli.main import main
 from fp8debug.config import CaptureOptions
 from fp8debug.hooks.backends.finding import find_layers
 from fp8debug.hooks.entry import open_session
@@ -120,6 +123,25 @@ def test_many_layers_are_named_in_part(tmp_path: Path, opened: Opened) -> None:
     )
     assert [event[:2] for event in events] == [(0, str(layer)) for layer in range(8)]
     assert events[0][2] == "step 0, wgrad: the weight gradient has NaN or Inf, like those of 9 other layers"
+
+
+def test_a_scan_of_the_poisoned_checkpoint_lists_the_parameters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = Expert()
+    poisoned = dict(model.state_dict())
+    poisoned["w_down.weight"][2, 1] = math.nan
+    poisoned["w_up.bias"][3] = math.inf
+    save_file(poisoned, tmp_path / "step2.safetensors")
+    audit = audit_checkpoint(tmp_path / "step2.safetensors")
+    (found,) = audit.findings
+    assert (found.check, found.severity, audit.n_errors) == ("nonfinite", "error", 1)
+    assert {place.tensor: place.message for place in found.places} == {
+        "w_down.weight": "w_down.weight: 1 NaN of 24, in row 2.",
+        "w_up.bias": "w_up.bias: 1 infinite of 6.",
+    }
+    assert main(["checkpoint", str(tmp_path / "step2.safetensors")]) == 3
+    assert "w_down.weight" in capsys.readouterr().out
 
 
 BAD = ("nan", "inf", "-inf")
