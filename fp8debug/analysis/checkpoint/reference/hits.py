@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor, Comparison
+from fp8debug.analysis.checkpoint.reference.judging import MOST_NEAREST
 from fp8debug.analysis.checkpoint.reference.matching import Matching
 from fp8debug.analysis.checkpoint.reference.notes import is_turned_code, is_turned_stack
 
 _UNIFORM = 0.9
 """Share of the quantised tensors that have to carry a second rounding for it to be a change of format."""
+_CUT_OFF = 0.98
+"""A gain below it, of codes that are all nearest, means that values were cut off."""
 UNEXPLAINED = ("unexplained", "different_weights")
 """Names of hypotheses that say that there is none."""
 _SAME_DB = 0.1
@@ -46,7 +49,8 @@ def _different(subject: Subject, matching: Matching, comparison: Comparison) -> 
         text = sentence(tensor, formats.get(tensor.name), odd)
         worse = (tensor.healthy_sqnr_db or 0.0) - (tensor.sqnr_db or 0.0)
         place = CheckPlace(tensor.name, text, factor_of(tensor), numbers_of(tensor))
-        yield Hit("values_differ", place, of=len(comparison.tensors), weight=worse)
+        severity = "warning" if is_flushed(tensor) and not _has_cause(tensor) else None
+        yield Hit("values_differ", place, len(comparison.tensors), severity, worse)
 
 
 def _odd_rows(subject: Subject, tensor: ComparedTensor, lines: int) -> str:
@@ -76,12 +80,29 @@ def sentence(tensor: ComparedTensor, fmt: str | None, odd_rows: str = "") -> str
         keeps = "" if healthy is None else f", where {_kept_by(fmt)} about {healthy:.1f} dB"
         parts.append(f"SQNR {tensor.sqnr_db:.1f} dB{keeps}")
     text = f"{tensor.name}: {'; '.join(parts)}."
-    if not tensor.hypotheses:
-        return text
-    best = tensor.hypotheses[0]
-    if best.name in UNEXPLAINED:
-        return f"{text} {best.message[:1].upper()}{best.message[1:]}."
-    return f"{text} Best explanation: {best.message}."
+    best = tensor.hypotheses[0] if tensor.hypotheses else None
+    if best is not None and _has_cause(tensor):
+        return f"{text} Best explanation: {best.message}."
+    if is_unfit(tensor):
+        nearest = f"{tensor.nearest:.1%} of the codes are the nearest ones that the stored scale allows"
+        if is_flushed(tensor):
+            return f"{text} {nearest}: it is too large for these values, which are among the few smallest codes."
+        return f"{text} {nearest}: it is too small, and values are cut off at the largest code."
+    return text if best is None else f"{text} {best.message[:1].upper()}{best.message[1:]}."
+
+
+def is_unfit(tensor: ComparedTensor) -> bool:
+    """Whether a tensor differs although it was rounded rightly: its scale does not suit its values."""
+    return tensor.verdict == "different" and tensor.nearest is not None and tensor.nearest >= MOST_NEAREST
+
+
+def is_flushed(tensor: ComparedTensor) -> bool:
+    """Whether that scale is too large: then nothing is cut off, and the gain stays near 1."""
+    return is_unfit(tensor) and tensor.gain is not None and tensor.gain > _CUT_OFF
+
+
+def _has_cause(tensor: ComparedTensor) -> bool:
+    return bool(tensor.hypotheses) and tensor.hypotheses[0].name not in UNEXPLAINED
 
 
 def _kept_by(fmt: str | None) -> str:
