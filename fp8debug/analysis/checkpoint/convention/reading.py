@@ -82,7 +82,7 @@ def convention_of(reading: Reading, why: str) -> Convention:
         title=reading.dialect.title,
         why=why,
         quantised=reading.quantised,
-        scales=(*map(_other, *zip(*found.others, strict=True)), *reading.spare) if found.others else reading.spare,
+        scales=(*(_other(*one) for one in found.others), *reading.spare),
         orphan_scales=tuple(found.orphans),
         plain=tuple(one.name for one in found.rest if is_plain(one)),
         unknown=(*(one.name for one in found.rest if is_unexplained(one)), *found.unread),

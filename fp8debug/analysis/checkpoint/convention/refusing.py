@@ -51,9 +51,9 @@ def refuse_if_unexplained(store: Store, reading: Reading) -> None:
     ]
     if 2 * len({name.rpartition(".")[0] for name in like}) >= len(layers):
         raise UsageError(
-            f"{len(reading.quantised):,} tensors hold codes, and {escape(some(like))} beside them may be their "
-            "scales, which no dialect that is known here writes so; --as cast reads the codes as they are, and "
-            "--as multiplies or --as divides take `scale` and names like it for scales"
+            f"codes are in {len(reading.quantised):,} of {len(store.tensors):,} tensors, and {escape(some(like))} "
+            "beside them may be their scales, which no dialect that is known here writes so; --as cast reads the codes "
+            "as they are, and --as multiplies or --as divides take `scale` and names like it for scales"
         )
 
 

@@ -30,7 +30,7 @@ def remarks(store: Store, reading: Reading, *, is_asked_for: bool) -> Iterator[A
             "them has a scale that is named so",
         )
     if dialect.name == CAST and n:
-        yield Assumption("checkpoint", f"no scale is stored for any of {n:,} tensors of codes; codes taken as values")
+        yield Assumption("checkpoint", f"no scale is stored for any of {_tensors(n)} of codes; codes taken as values")
     for what in dict.fromkeys(reading.sorted.unread.values()):
         names = [name for name, reason in reading.sorted.unread.items() if reason == what]
         yield Assumption(
@@ -42,6 +42,10 @@ def remarks(store: Store, reading: Reading, *, is_asked_for: bool) -> Iterator[A
     if where and ocp:
         yield Assumption(
             "checkpoint",
-            f"{where} says fnuz and the file says otherwise of {len(ocp):,} tensors, {ocp[0]} is the first: the file "
+            f"{where} says fnuz and the file says otherwise of {_tensors(len(ocp))}, {ocp[0]} is the first: the file "
             "is believed; if it is wrong, all their values are twice what they should be",
         )
+
+
+def _tensors(n: int) -> str:
+    return f"{n:,} tensor{'' if n == 1 else 's'}"

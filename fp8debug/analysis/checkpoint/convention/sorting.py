@@ -128,8 +128,10 @@ class _Sorting:
                 self._leave(codes, "4-bit codes that are packed along the lines of a matrix, not along its columns")
             else:
                 self._result.codes.append(codes)
-        else:
+        elif codes.scales:
             self._leave(codes, _INTEGERS_TOLD)
+        else:
+            self._result.rest.append(codes.stored)
 
     def _leave(self, codes: Codes, what: str) -> None:
         self._result.unread |= dict.fromkeys([codes.stored.name, *(scale.name for scale, _ in codes.scales)], what)

@@ -231,13 +231,14 @@ def test_both_spellings_of_comfyui(names: tuple[str, str], read: Reader) -> None
     got = read(
         {
             "scaled_fp8": ("F8_E4M3", np.zeros(2, np.uint8)), "a.weight": ("F8_E4M3", raw), "a.bias": ("F16", f32(4)),
+            "spiece_model": ("U8", codes(9)),
             f"a.{names[0]}": ("F32", scale), f"a.{names[1]}": ("F32", f32(1)), "a.comfy_quant": ("U8", marker),
         }
     )  # fmt: skip
     assert got.convention.dialect == "comfyui" and [one.kind for one in got.convention.scales] == ["input"]
     assert [one.name for one in got.convention.quantised] == ["a.weight"] and got.convention.plain == ("a.bias",)
     np.testing.assert_array_equal(got.values["a.weight"], e4m3(raw) * scale)
-    assert got.convention.unknown == ()
+    assert got.convention.unknown == ("spiece_model",) and got.said == ""
 
 
 def in_tiles(grid: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -338,7 +339,7 @@ def test_fnuz_is_what_the_dtype_says_and_a_configuration_against_it_is_told(read
     assert (right.convention.dialect, right["a.weight"].fmt, right.said) == ("quark", "E4M3FNUZ", "")
     np.testing.assert_array_equal(right.values["a.weight"], raw.view(ml_dtypes.float8_e4m3fnuz).astype(np.float32) / 2)
     wrong = read({**tensors, "a.weight": ("F8_E4M3", raw)}, config)
-    assert "global_quant_config.weight.dtype says fnuz and the file says otherwise of 1 tensors" in wrong.said
+    assert "global_quant_config.weight.dtype says fnuz and the file says otherwise of 1 tensor" in wrong.said
 
 
 def test_fp8_without_blocks_is_no_fine_grained_one(read: Reader) -> None:

@@ -73,7 +73,10 @@ def test_scales_of_the_cache_alone(read: Reader) -> None:
     ("other", "why"),
     [
         ({"a.scale": ("F32", f32(1))}, "a.scale multiplies in one and divides in the other"),
-        ({"a.weight_zoom_scale": ("F32", f32(1))}, "1 tensors hold codes, and a.weight_zoom_scale beside them may be"),
+        (
+            {"a.weight_zoom_scale": ("F32", f32(1))},
+            "codes are in 1 of 2 tensors, and a.weight_zoom_scale beside them may be",
+        ),
         ({"a.weight_scale_inv": ("U8", codes(1, 3))}, "is stored as U8, and nothing says what its bytes mean"),
     ],
 )
