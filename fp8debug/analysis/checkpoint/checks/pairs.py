@@ -70,6 +70,8 @@ def _orphans(subject: Subject, told_already: set[str]) -> Iterator[Hit]:
     lonely = _by_rest(one for one in convention.quantised if one.grid_scale is None)
     for name in orphans:
         owner = _owner(name)
+        if not convention.quantised and owner not in plain:
+            continue  # a parameter with such a name (`layer_scale_2`) in a model that nothing says is quantised
         message = f"ORPHAN SCALE {name}: "
         if owner in plain:
             dtype = subject.store.tensors[plain[owner]].dtype

@@ -60,3 +60,9 @@ def test_two_scales_are_a_fault_unless_they_are_the_same_numbers(subject_of: Sub
 
 def test_a_model_that_was_cast_without_any_scale_lacks_none(subject_of: SubjectOf) -> None:
     assert not list(pairs(subject_of({"a.weight": CODES, "b.weight": CODES, "c.weight": PLAIN}, dialect="none")))
+
+
+def test_parameters_that_are_called_scales_need_no_codes(read_subject: SubjectOf) -> None:
+    headers = {f"block.{n}.layer_scale_{m}": ("F32", (64,)) for n in range(4) for m in (1, 2)}
+    headers |= {f"block.{n}.mlp.fc1.weight": PLAIN for n in range(4)}
+    assert not list(pairs(read_subject(headers)))
