@@ -104,6 +104,8 @@ def _paths(words: str, paths: tuple[str, ...]) -> Iterator[str]:
 def _scale(one: ScaleSpelling) -> str:
     blocks = ", ".join(f"{lines} x {columns}" for lines, columns in one.blocks)
     order = "in the order of tensor cores" if one.is_swizzled else ""
+    if one.is_swizzled_otherwise:
+        order = "those of another shape in the order of tensor cores"
     cells = (
         f"`{one.tail}`", _KINDS[one.kind], "divides" if one.divides else "multiplies", ", ".join(one.layouts),
         ", ".join(filter(None, (blocks, order))), ", ".join(one.dtypes),

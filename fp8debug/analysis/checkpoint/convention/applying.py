@@ -86,10 +86,14 @@ class Applier:
 
     def _blocks_fit(self, one: Pairing, blocks: Iterable[Pair]) -> Fit | None:
         blocks = list(blocks)
-        ways = (fit_swizzled, fit_blocks) if one.may_be_swizzled else (fit_blocks,)
+        ways = [fit_blocks]
+        if one.may_be_swizzled:
+            ways.insert(0, fit_swizzled)
+        elif one.spelling.is_swizzled_otherwise:
+            ways.append(fit_swizzled)
         found = (fit(one.shape, one.scale.shape, block) for fit in ways for block in blocks)
         fits = [fit for fit in found if fit is not None]
-        return min(fits, key=lambda fit: fit.is_transposed, default=None)
+        return min(fits, key=lambda fit: fit.is_transposed, default=None)  # the first of those that are not
 
     def _fit(self, one: Pairing) -> Fit | None:
         """Blocks that are stated first: a small matrix may have one of them alone."""
@@ -153,7 +157,7 @@ class Applier:
             self._notes.add(tail, message, name)
         if fit.is_transposed:
             self._notes.add(tail, "taken as stored columns first, as its shape says", name)
-        if fit.is_swizzled and one.spelling.is_swizzled:
+        if fit.is_swizzled and (one.spelling.is_swizzled or one.spelling.is_swizzled_otherwise):
             self._notes.add(tail, "taken as stored in the order of tensor cores, in tiles of 128 x 4 numbers", name)
 
     def _why(self, one: Pairing, fit: Fit) -> str:

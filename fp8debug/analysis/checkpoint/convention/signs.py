@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fp8debug.analysis.checkpoint.convention.configuration import found
-from fp8debug.analysis.checkpoint.convention.naming import Tail
+from fp8debug.analysis.checkpoint.convention.naming import PARAM, Tail
 from fp8debug.analysis.checkpoint.dialects import LEVELS, Dialect, Sign
 from fp8debug.analysis.checkpoint.store import Store
 
@@ -40,4 +40,8 @@ class Signs:
                 if tail.param(last) is not None and (not sign.dtypes or dtype in sign.dtypes)
             )
             if n:
-                yield f"{n:,} {'name ends' if n == 1 else 'names end'} in {sign.tail.replace('{param}', '')}"
+                yield f"{n:,} {'name ends' if n == 1 else 'names end'} in {_shown(sign.tail)}"
+
+
+def _shown(tail: str) -> str:
+    return tail.removeprefix(PARAM).replace(PARAM, "weight")

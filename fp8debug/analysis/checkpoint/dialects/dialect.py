@@ -50,6 +50,8 @@ class ScaleSpelling:
     """Whether the block is part of the format, whatever a configuration says."""
     is_swizzled: bool = False
     """Whether a grid is stored in the order of tensor cores."""
+    is_swizzled_otherwise: bool = False
+    """Whether a grid whose shape is not that of its blocks is."""
 
 
 @dataclass(frozen=True, slots=True)

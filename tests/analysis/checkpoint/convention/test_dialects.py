@@ -366,7 +366,13 @@ def test_the_first_names_of_gpt_oss(read: Reader) -> None:
 
 
 def test_parts_of_torchaos_tensors_in_a_pickle(read: Reader) -> None:
-    raw, scale = codes(4, 8), f32(4, 1)
-    got = read({"a.weight": ("F8_E4M3", raw), "a.weight#scale": ("F32", scale)})
-    assert got.convention.dialect == "torchao"
+    raw, scale, packed, block = codes(4, 8), f32(4, 1), codes(150, 40), codes(150, 5)
+    got = read(
+        {
+            "a.weight": ("F8_E4M3", raw), "a.weight#scale": ("F32", scale),
+            "b.weight": ("U8", packed), "b.weight#scale": ("F8_E4M3", in_tiles(block).reshape(64, 32)),
+        }
+    )  # fmt: skip
+    assert got.convention.dialect == "torchao" and "order of tensor cores" in got.said
     np.testing.assert_array_equal(got.values["a.weight"], e4m3(raw) * scale)
+    np.testing.assert_array_equal(got.values["b.weight"], pairs(packed) * np.repeat(e4m3(block), 16, axis=1))
