@@ -18,6 +18,7 @@ LONGEST_PICKLE = 512 << 20
 """Bytes of the longest pickle that is read."""
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _ENCRYPTED = 0x1
+_LOOKED_AT = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,14 @@ class Archive:
             Fp8DebugError: it is not there, or not as it is.
         """
         return self._info(f"data/{key}").file_size
+
+    def storage_start(self, key: str) -> int:
+        """Where the bytes of a storage begin in the archive.
+
+        Raises:
+            Fp8DebugError: it is not there, or not where it should be.
+        """
+        return self._place(f"data/{key}").first
 
     def read_storage(self, key: str, first: int, last: int) -> Uint8Array:
         """Bytes `first` to `last` (exclusive) of a storage.
@@ -144,6 +153,15 @@ class Archive:
                 f"{self.what} says byteorder {order.decode('ascii', 'replace')}, and little is read alone; load it on "
                 f"a little-endian machine and save it there"
             )
+
+
+def beginning_of_first(raw: Bytes, size: int) -> bytes:
+    """The first bytes of an archive's first entry, which torch.save makes data.pkl; empty where there is none."""
+    head = raw.read(0, min(size, _LOOKED_AT)).tobytes()
+    if len(head) < _LOCAL_HEADER.size:
+        return b""
+    sign, name_length, extra_length = _LOCAL_HEADER.unpack_from(head)
+    return head[_LOCAL_HEADER.size + name_length + extra_length :] if sign == b"PK\x03\x04" else b""
 
 
 class _Slice(io.RawIOBase):

@@ -15,7 +15,7 @@ from fp8debug.analysis.checkpoint.store.files import ByteFiles
 from fp8debug.analysis.checkpoint.store.flattened import flatten, is_training_state, training_left_out
 from fp8debug.analysis.checkpoint.store.metadata import METADATA, Declared, Slot, read_metadata
 from fp8debug.analysis.checkpoint.store.pieces import Piece, Pieced, PiecedStore
-from fp8debug.analysis.checkpoint.store.placing import placed, raw_bytes
+from fp8debug.analysis.checkpoint.store.placing import located, placed, raw_bytes
 from fp8debug.analysis.checkpoint.store.rebuilt import NoTensor
 from fp8debug.analysis.checkpoint.store.saved import ChunkPlace, Saved
 from fp8debug.analysis.checkpoint.store.strided import FileBytes
@@ -23,9 +23,8 @@ from fp8debug.analysis.checkpoint.store.subclasses import CODES, class_of, parts
 from fp8debug.analysis.checkpoint.store.unfolding import unfold_extra_states
 from fp8debug.errors import Fp8DebugError, escape, some
 
-_USUAL_EXTRA = 4096
-"""Most bytes that an archive of one plain tensor has beyond those of the tensor."""
-_LARGE = 64 << 10
+_PLAIN = b"\x80\x02ctorch._utils\n_rebuild_tensor_v"
+"""Beginning of the pickle of a plain tensor."""
 
 
 def open_distributed(
@@ -96,7 +95,7 @@ class _Reader:
         slots = [slot for _, slot in places if slot is not None]
         if len(slots) < len(places):
             self._problems.append(f"not read: {short(name)}: {METADATA} does not say where its pieces are")
-        elif self._can_be_read(name, slots) and not self._is_subclass(name, declared, slots):
+        elif self._can_be_read(name, slots) and not self._is_subclass(name, slots):
             pieces = tuple(
                 Piece(chunk.offsets, chunk.shape, ChunkPlace(self._saved, name, dtype, chunk, slot))
                 for chunk, slot in zip(declared.chunks, slots, strict=True)
@@ -118,18 +117,12 @@ class _Reader:
             return False
         return True
 
-    def _is_subclass(self, name: str, declared: Declared, slots: Sequence[Slot]) -> bool:
+    def _is_subclass(self, name: str, slots: Sequence[Slot]) -> bool:
         """Whether a tensor was written as a Python class that holds several; if so it is shown, or told about.
 
-        The size of its archive gives large plain tensors away; all others are looked at.
+        The first call in its pickle gives plain tensors away; all others are looked at.
         """
-        assert declared.dtype is not None
-        if not slots:
-            return False
-        expected = BITS[declared.dtype] // 8
-        for size in declared.chunks[0].shape:
-            expected *= size
-        if expected >= _LARGE and 0 <= slots[0].size - expected <= _USUAL_EXTRA:
+        if not slots or self._saved.beginning(slots[0]).startswith(_PLAIN):
             return False
         try:
             archive = self._saved.archive(slots[0], f"{slots[0].file}: {short(name)}")
@@ -145,7 +138,7 @@ class _Reader:
             self._problems.append(f"not read: {short(name)}: it is {pieces}")
             return True
         flat = flatten({name: archive.root}, name)
-        self._tensors += placed(flat, archive, slots[0].file)
+        self._tensors += placed(flat, archive, slots[0].file, located)
         return True
 
     def _add_object(self, name: str) -> None:

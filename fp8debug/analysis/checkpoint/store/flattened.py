@@ -15,7 +15,8 @@ from fp8debug.errors import Fp8DebugError, escape, some
 
 _DEEPEST = 32
 _MOST_TOLD = 20
-_MOST_VALUES = 5_000_000
+_MOST_VALUES = 2_000_000
+_LARGEST_KEY = 10**18
 _DICTS = ("collections.OrderedDict", "collections.defaultdict", "collections.Counter")
 _OPTIMIZERS = (
     "optimizer", "optimizers", "optim", "opt", "optimizer_state_dict", "optimizer_states", "optimizer_state",
@@ -57,11 +58,9 @@ def flatten(root: object, what: str) -> Flattened:
         Fp8DebugError: it has more values than any model has, or is nested deeper.
     """
     flat = Flattened()
-    for n, (name, value) in enumerate(_leaves(root, "", _DEEPEST, what)):
+    for name, value in _Leaves(what).of(root, "", _DEEPEST):
         if not is_text(name):
             raise Fp8DebugError(f"{what} is damaged: a name in it, {escape(short(name))}, holds half a character")
-        if n > _MOST_VALUES:
-            raise Fp8DebugError(f"{what} describes more than {_MOST_VALUES:,} values; expected a state dict of a model")
         _sort(flat, name or "tensor", value)
     return flat
 
@@ -89,30 +88,51 @@ def sentences(flat: Flattened) -> list[str]:
     return told
 
 
-def _leaves(value: object, name: str, depth: int, what: str) -> Iterator[tuple[str, object]]:
-    entries = _entries(value)
-    if entries is None:
-        yield name, value
-        return
-    if not depth:
-        raise Fp8DebugError(f"{what} is nested deeper than {_DEEPEST} dicts at {short(name)}; expected a state dict")
-    for key, inner in entries:
-        yield from _leaves(inner, f"{name}.{key}" if name else key, depth - 1, what)
+class _Leaves:
+    """Values that are no containers, by their names; the containers of a pickle may hold each other."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._n = 0
+
+    def of(self, value: object, name: str, depth: int) -> Iterator[tuple[str, object]]:
+        self._n += 1
+        if self._n > _MOST_VALUES:
+            raise Fp8DebugError(f"{self._what} describes more than {_MOST_VALUES:,} values; expected a state dict")
+        entries = _entries(value)
+        if entries is None:
+            yield name, value
+            return
+        if not depth:
+            raise Fp8DebugError(
+                f"{self._what} is nested deeper than {_DEEPEST} dicts at {short(name)}; expected a state dict"
+            )
+        for key, inner in entries:
+            yield from self.of(inner, f"{name}.{key}" if name else key, depth - 1)
+
+
+def _is_key(key: object) -> bool:
+    return isinstance(key, str) or (isinstance(key, int) and abs(key) < _LARGEST_KEY)
 
 
 def _entries(value: object) -> list[tuple[str, object]] | None:
     """What a container holds; None: it is none, or one of nothing but numbers and texts."""
-    if isinstance(value, Call):
-        if value.path in _DICTS:
-            value = value.entries or {}
-        elif isinstance(value.state, dict) and isinstance(value.state.get("_modules"), Call | dict):
-            return _of_module(value.state)
-        else:
-            return None
-    if isinstance(value, dict):
-        return [(str(key), inner) for key, inner in value.items() if isinstance(key, str | int)]
+    if isinstance(value, Call) and isinstance(value.state, dict) and "_modules" in value.state:
+        return _of_module(value.state)
+    named = _named(value)
+    if named is not None:
+        return named
     if isinstance(value, list | tuple) and any(isinstance(one, Call | dict | list) for one in value):
         return [(str(at), inner) for at, inner in enumerate(value)]
+    return None
+
+
+def _named(value: object) -> list[tuple[str, object]] | None:
+    """What a dict holds; None: it is none."""
+    if isinstance(value, Call) and value.path in _DICTS:
+        value = value.entries or {}
+    if isinstance(value, dict):
+        return [(str(key), inner) for key, inner in value.items() if _is_key(key)]
     return None
 
 
@@ -121,7 +141,7 @@ def _of_module(state: dict[object, object]) -> list[tuple[str, object]]:
     return [
         entry
         for group in ("_parameters", "_buffers", "_modules")
-        for entry in _entries(state.get(group)) or []
+        for entry in _named(state.get(group)) or []
         if entry[1] is not None
     ]
 

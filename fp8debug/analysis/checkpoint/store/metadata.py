@@ -17,6 +17,7 @@ from fp8debug.reading import read_bytes
 
 METADATA = ".metadata"
 """Name of the file."""
+MOST_PIECES = 3_000_000
 Offsets = tuple[int, ...]
 
 
@@ -82,7 +83,8 @@ def read_metadata(file: Path) -> DistributedMetadata:
     if not isinstance(stored, dict):
         raise Fp8DebugError(_damaged(file, "it does not say where tensors are"))
     tensors: dict[str, Declared] = {}
-    objects = []
+    objects: list[str] = []
+    n_pieces = 0
     for name, what in declared.items():
         if not is_text(name):
             raise Fp8DebugError(_damaged(file, "a name of a tensor is no text"))
@@ -91,6 +93,11 @@ def read_metadata(file: Path) -> DistributedMetadata:
             objects.append(name)
         else:
             tensors[name] = _declared(file, name, one)
+            n_pieces += len(tensors[name].chunks)
+        if n_pieces > MOST_PIECES:
+            raise Fp8DebugError(
+                f"{file} declares more than {MOST_PIECES:,} pieces of tensors; no checkpoint has as many"
+            )
     return DistributedMetadata(tensors, tuple(objects), dict(_slot(file, *entry) for entry in stored.items()))
 
 
@@ -148,5 +155,5 @@ def _slot(file: Path, key: object, value: object) -> tuple[tuple[str, Offsets | 
         )
     offsets, transforms = index.get("offset"), info.get("transform_descriptors")
     places = None if offsets is None else numbers_of(offsets)
-    names = tuple(map(str, transforms)) if isinstance(transforms, list | tuple) else ()
+    names = tuple(one for one in transforms if isinstance(one, str)) if isinstance(transforms, list | tuple) else ()
     return (name, places), Slot(path, first, size, names)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fp8debug.analysis.checkpoint.store.archive import Archive
-from fp8debug.analysis.checkpoint.store.base import short
+from fp8debug.analysis.checkpoint.store.archive import Archive, beginning_of_first
+from fp8debug.analysis.checkpoint.store.base import CHUNK_BYTES, short
 from fp8debug.analysis.checkpoint.store.files import ByteFiles, stamp_of
 from fp8debug.analysis.checkpoint.store.metadata import METADATA, Chunk, DistributedMetadata, Slot
-from fp8debug.analysis.checkpoint.store.placing import strided_of
+from fp8debug.analysis.checkpoint.store.placing import located
 from fp8debug.analysis.checkpoint.store.rebuilt import NoTensor
 from fp8debug.analysis.checkpoint.store.strided import FileBytes, Strided
 from fp8debug.analysis.checkpoint.store.subclasses import CODES, class_of, parts_of
 from fp8debug.errors import Fp8DebugError
+
+_LARGE = CHUNK_BYTES // 4
+"""Bytes of a piece whose place is remembered, since it is read in several parts."""
 
 
 @dataclass(slots=True)
@@ -32,6 +35,10 @@ class Saved:
     def archive(self, slot: Slot, what: str) -> Archive:
         """What was written there."""
         return Archive(FileBytes(self.files, self.folder / slot.file, slot.first), slot.size, what)
+
+    def beginning(self, slot: Slot) -> bytes:
+        """First bytes of the pickle in what was written there."""
+        return beginning_of_first(FileBytes(self.files, self.folder / slot.file, slot.first), slot.size)
 
     def missing_files(self) -> list[str]:
         """Those that are named and not there; the others are remembered as they are."""
@@ -62,9 +69,12 @@ class ChunkPlace:
 
     def strided(self) -> Strided:
         """As in `Located`."""
-        if self.found is None:
-            self.found = self._locate()
-        return self.found
+        if self.found is not None:
+            return self.found
+        found = self._locate()
+        if self.slot.size > _LARGE:
+            self.found = found
+        return found
 
     def _locate(self) -> Strided:
         what = f"{self.slot.file}: {short(self.name)}"
@@ -80,4 +90,4 @@ class ChunkPlace:
                 f"{what} is {got}, and {METADATA} says {self.dtype} {list(self.chunk.shape)}; they are not of one "
                 f"checkpoint, write it again"
             )
-        return strided_of(view, archive, self.name)
+        return located(view, archive, self.name)

@@ -39,6 +39,18 @@ class FileBytes:
 
 
 @dataclass(frozen=True, slots=True)
+class PartOfBytes:
+    """Bytes from some place on."""
+
+    whole: Bytes
+    start: int
+
+    def read(self, first: int, last: int) -> Uint8Array:
+        """As in `Bytes`."""
+        return self.whole.read(self.start + first, self.start + last)
+
+
+@dataclass(frozen=True, slots=True)
 class HeldBytes:
     """Bytes in memory."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 
 from fp8debug.analysis.checkpoint.store.pickled import Call, Global
 from fp8debug.analysis.checkpoint.store.rebuilt import NoTensor, View, numbers_of, unwrapped, view_of
@@ -17,7 +18,7 @@ _FROM_TYPE, _WRAPPER = "torch._tensor._rebuild_from_type_v2", "torch._utils._reb
 _LOCAL = "_local_tensor"
 _NAMES_OF_CODES = ("qdata", "_data", "float8_data", "int_data", _LOCAL)
 """What torchao and DTensor call the tensor that the others are about."""
-_DEEPEST = 4
+_DEEPEST, _MOST_ATTRIBUTES = 2, 64
 
 
 def parts_of(value: object) -> dict[str, View] | None:
@@ -38,7 +39,7 @@ def parts_of(value: object) -> dict[str, View] | None:
     if value.path == _FROM_TYPE:
         return _of_wrapper(value)
     if value.path.startswith("torch._utils._rebuild_"):
-        raise NoTensor(f"it is rebuilt by {value.path}, which is not read")
+        raise NoTensor(f"it is rebuilt by {value.path[:100]}, which is not read")
     return None
 
 
@@ -81,7 +82,8 @@ def _check_local(arguments: object, part: View) -> None:
 def _tensors_in(state: object, depth: int) -> Iterator[tuple[str, View]]:
     """Tensors by the names of their attributes; subclasses within subclasses are looked into."""
     groups = state if isinstance(state, tuple) else (state,)  # a class with slots has these in a second dict
-    for name, value in (entry for group in groups if isinstance(group, dict) for entry in group.items()):
+    entries = (entry for group in groups if isinstance(group, dict) for entry in group.items())
+    for name, value in islice(entries, _MOST_ATTRIBUTES):
         plain = view_of(value) if isinstance(name, str) else None
         if plain is not None:
             yield name, plain
