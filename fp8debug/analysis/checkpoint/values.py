@@ -53,7 +53,8 @@ def numbers(raw: Uint8Array, encoding: str) -> Float32Array:
     """
     encoding = _FORMAT_OF_DTYPE.get(encoding, encoding)
     if encoding in FORMATS:
-        table = decode(np.arange(256, dtype=np.uint8) & ((1 << FORMATS[encoding].bits) - 1), FORMATS[encoding])
+        codes = np.arange(256) & ((1 << FORMATS[encoding].bits) - 1)
+        table = decode(codes.astype(np.uint8), FORMATS[encoding])
         return np.take(table, raw, mode="clip")  # twice as fast as looking for codes out of range
     if encoding == "BF16":
         bits = raw.view("<u2").astype(np.uint32)
