@@ -19,8 +19,8 @@ _PARTITIONS = ((0, 0), (1, 0), (0, 1), (256, 256), (128, 128), (64, 64), (32, 32
                (1, 64), (1, 32), (32, 1), (1, 16))  # fmt: skip
 """Lines x columns of blocks, 0: all; coarse ones first."""
 _ELEMENTS_A_CELL = 8
-_MOST_LEFT = 1.5
-"""Error that is left, over rounding's, where blocks are cut as the codes' are."""
+_MOST_LEFT = 0.2
+"""Of the error beyond rounding's that factors of the stored blocks leave: what those of the right ones may leave."""
 
 
 def other_sizes(evidence: Evidence) -> Iterator[Trial]:
@@ -51,8 +51,9 @@ def finer_or_coarser(evidence: Evidence) -> Iterator[Trial]:
     quantised = evidence.quantised
     if quantised is None or not quantised.scales:
         return
-    stored = evidence.cells
-    if _left(evidence, stored) < _MOST_LEFT * evidence.rounding_error:
+    by_stored = _left(evidence, evidence.cells)
+    most = evidence.rounding_error + _MOST_LEFT * (by_stored - evidence.rounding_error)
+    if by_stored < (1 + _MOST_LEFT) * evidence.rounding_error:
         return
     for lines, columns in _PARTITIONS:
         cells = evidence.cut(lines, columns)
@@ -60,7 +61,7 @@ def finer_or_coarser(evidence: Evidence) -> Iterator[Trial]:
             continue
         sum_c2 = cells.dot(evidence.codes, evidence.codes)
         fitted = np.nan_to_num(ratio(cells.dot(evidence.x, evidence.codes), sum_c2))
-        if _left(evidence, cells) > _MOST_LEFT * evidence.rounding_error:
+        if _left(evidence, cells) > most:
             continue
         words = (
             f"the codes were made with one scale for each {_size(lines, columns)}, the stored ones are one for each "

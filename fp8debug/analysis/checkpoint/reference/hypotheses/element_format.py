@@ -126,6 +126,8 @@ def _transposed(evidence: Evidence) -> Float32Array | None:
 def _tried(
     evidence: Evidence, name: str, message: str, codes: Float32Array, fmt: Format | None, rank: int = 0
 ) -> Iterator[Trial]:
-    found = try_reading(evidence, Reading(name, message, evidence.factors, finite(codes), fmt, rank=rank))
+    # FNUZ differs by a factor alone.
+    reading = Reading(name, message, evidence.factors, finite(codes), fmt, needs_codes=name == "fnuz", rank=rank)
+    found = try_reading(evidence, reading)
     if found is not None:
         yield found

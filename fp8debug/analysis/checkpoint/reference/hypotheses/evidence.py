@@ -1,100 +1,26 @@
-"""What hypotheses are tried on: lines of a tensor and of its reference, side by side, with their codes and factors."""
+"""What hypotheses are tried on: sampled lines, cut into cells that have one factor each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 import numpy as np
 
-from fp8debug.analysis.checkpoint.records import Quantised, Scale
-from fp8debug.analysis.checkpoint.reference.hypotheses.cells import Cells, Rows, ratio
-from fp8debug.analysis.checkpoint.reference.hypotheses.sums import applied, dot, finite, square_sum
-from fp8debug.analysis.checkpoint.reference.pair import Pair
-from fp8debug.analysis.checkpoint.values import column_block, grid_of, line_blocks, scale_numbers
-from fp8debug.formats import FORMATS, Float32Array, Format, Uint8Array, fake_quantize
+from fp8debug.analysis.checkpoint.records import Scale
+from fp8debug.analysis.checkpoint.reference.hypotheses.cells import Cells, ratio
+from fp8debug.analysis.checkpoint.reference.hypotheses.sample import MOST_ELEMENTS, Sample
+from fp8debug.analysis.checkpoint.reference.hypotheses.sums import finite
+from fp8debug.analysis.checkpoint.values import column_block, line_blocks
+from fp8debug.formats import Float32Array, Format, fake_quantize
 from fp8debug.metrics import Float64Array
 from fp8debug.recipes.mx import e8m0_scales
 
-MOST_ELEMENTS = 1 << 20
-"""Tensors up to this size are looked at whole; of larger ones, as many elements."""
+_MATCHED_ELEMENTS = 1 << 17
 
 
-@dataclass(eq=False)
-class Evidence:
-    """Lines of a pair. Elements that are not finite in the reference are zero in all of it."""
-
-    pair: Pair
-    lines: Rows
-    """(n,): which lines of the tensor they are, ascending."""
-    x: Float32Array
-    """(n, length): of the reference."""
-    raw: Uint8Array
-    """(n, length): our codes, packing undone; (n, 0) of a tensor in high precision."""
-    codes: Float32Array
-    """(n, length): values of the codes, no scale applied; zero where they are not finite."""
-    n_nonfinite: int
-    """Codes that are not finite where the reference is."""
-
-    @property
-    def quantised(self) -> Quantised | None:
-        """How our tensor is read; None: it is in high precision."""
-        return self.pair.tensor if isinstance(self.pair.tensor, Quantised) else None
-
-    @property
-    def fmt(self) -> Format | None:
-        """Its element format."""
-        return FORMATS[self.quantised.fmt] if self.quantised else None
-
-    @property
-    def length(self) -> int:
-        """Elements of a line."""
-        return self.pair.length
-
-    @property
-    def n(self) -> int:
-        """Elements that are looked at."""
-        return int(self.x.size)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether these are all lines."""
-        return len(self.lines) == self.pair.lines
-
-    @cached_property
-    def grids(self) -> Mapping[str, Float32Array]:
-        """What codes are multiplied with, by name of the scale, in the shape of its grid."""
-        if self.quantised is None:
-            return {}
-        read = self.pair.store
-        return {s.name: grid_of(self.quantised, s, scale_numbers(read, s)) for s in self.quantised.scales}
-
-    @cached_property
-    def factors(self) -> Float32Array:
-        """What the codes are multiplied with as stored, broadcastable to (n, length)."""
-        return self.factors_under({})
-
-    def factors_under(self, grids: Mapping[str, Float32Array]) -> Float32Array:
-        """The same with other grids in the place of some."""
-        total = np.ones((1, 1), np.float32)
-        with np.errstate(all="ignore"):
-            for scale in self.quantised.scales if self.quantised else ():
-                total = total * self.spread_grid(scale, grids.get(scale.name, self.grids[scale.name]))
-        return total
-
-    def spread_grid(self, scale: Scale, grid: Float32Array) -> Float32Array:
-        """The numbers of a scale's grid at the sampled lines."""
-        assert self.quantised is not None
-        rows, width = line_blocks(self.quantised, scale), column_block(scale)
-        part = grid[rows[self.lines]] if rows is not None else grid[self.lines] if len(grid) > 1 else grid
-        return part if width is None else np.repeat(part, width, axis=1)[:, : self.length]
-
-    @cached_property
-    def values(self) -> Float32Array:
-        """Our values as they are read; zero where they are not finite."""
-        return applied(self.codes, self.factors)
+class Evidence(Sample):
+    """Lines of a pair, and what follows from them; each thing is worked out once, when it is asked for."""
 
     @cached_property
     def cells(self) -> Cells:
@@ -127,26 +53,6 @@ class Evidence:
     def check_cells(self) -> Cells:
         """Cells that must each come out right under a right hypothesis: at least some, where there is one factor."""
         return self.cells if self.cells.n >= 8 else Cells(self.lines, self.length, self.length)
-
-    @cached_property
-    def sum_x2(self) -> float:
-        """Sum of the squared reference."""
-        return square_sum(self.x)
-
-    @cached_property
-    def error(self) -> float:
-        """Squared error as it is read."""
-        return self.error_of(self.values)
-
-    def error_of(self, values: Float32Array) -> float:
-        """Squared error that other values leave."""
-        return square_sum(self.x - values)
-
-    @cached_property
-    def best_factor(self) -> float:
-        """The one factor that leaves the least error when our values are multiplied with it; 0: none helps."""
-        q2 = square_sum(self.values)
-        return dot(self.x, self.values) / q2 if q2 else 0.0
 
     @cached_property
     def best_cell_factors(self) -> Float64Array:
@@ -200,3 +106,32 @@ class Evidence:
             scales = np.maximum(self.cell_amax / np.float32(self.fmt.max), np.float32(1e-38))
         spread = self.cells.spread(scales)
         return self.error_of(fake_quantize(self.x / spread, self.fmt) * spread)
+
+    def same_codes(self, factors: Float32Array, codes: Float32Array | None = None, fmt: Format | None = None) -> float:
+        """Share of the non-zero elements whose code is what rounding the reference with these factors gives.
+
+        Args:
+            factors: broadcastable to (n, length).
+            codes: values of the codes; None: as they are read.
+            fmt: their format; None: as it is read.
+        """
+        fmt = fmt or self.fmt
+        if fmt is None:
+            return 0.0
+        every = max(1, self.n // _MATCHED_ELEMENTS)
+        x, c = self.x[::every], (self.codes if codes is None else codes)[::every]
+        f = np.broadcast_to(factors, self.x.shape)[::every]
+        with np.errstate(all="ignore"):
+            given = fake_quantize(x / f, fmt)
+        told = x != 0
+        return np.count_nonzero((given == c) & told) / max(1, int(np.count_nonzero(told)))
+
+    @cached_property
+    def most_same_codes(self) -> float:
+        """The most that a factor gives which is fitted, or follows from the largest values: near 1 where the codes were
+        made from these very values. What is 0.1 % off gives 1 % less."""
+        if self.fmt is None:
+            return 0.0
+        fitted = [self.factors * np.float32(self.best_factor)] if self.best_factor > 0 else []
+        own = self.cells.spread(np.maximum(self.cell_amax / np.float32(self.fmt.max), np.float32(1e-38)))
+        return max(self.same_codes(factors) for factors in [*fitted, own])

@@ -8,6 +8,7 @@ from itertools import permutations
 import numpy as np
 
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.own_scales import WRITERS_MAXIMA
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, try_reading
 from fp8debug.analysis.checkpoint.reference.hypotheses.wording import number, power, too_large
 
@@ -45,8 +46,11 @@ def _named(evidence: Evidence, fitted: float) -> Iterator[Reading]:
     nearest = float(np.ldexp(1.0, exponent)) * (1 if fitted > 0 else -1)
     if abs(fitted / nearest - 1) < _NEAR and nearest != 1:
         yield _reading(evidence, _power_name(evidence, nearest), _power_words(evidence, nearest), nearest)
+    own = {evidence.fmt.max, *WRITERS_MAXIMA.get(evidence.fmt.name, ())} if evidence.fmt else set(MAXIMA)
     for made, read in permutations(MAXIMA, 2):
         factor = made / read
+        if not own & {made, read}:
+            continue
         # Values were divided by amax / made and are multiplied with amax / read.
         if abs(fitted / factor - 1) < _NEAR and factor != nearest:
             words = (
@@ -81,4 +85,4 @@ def _has_exponents(evidence: Evidence) -> bool:
 def _reading(evidence: Evidence, name: str, message: str, factor: float) -> Reading:
     with np.errstate(all="ignore"):
         factors = evidence.factors / np.float32(factor)
-    return Reading(name, message, factors, needs_codes=evidence.fmt is not None)
+    return Reading(name, message, factors, needs_codes=True)

@@ -7,14 +7,23 @@ from collections.abc import Iterator
 import numpy as np
 
 from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
+from fp8debug.analysis.checkpoint.reference.hypotheses.cells import ratio
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import square_sum
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, fitted_share, try_reading
-from fp8debug.analysis.checkpoint.reference.hypotheses.wording import cell_noun, gain_range, number, too_large
+from fp8debug.analysis.checkpoint.reference.hypotheses.wording import (
+    cell_noun,
+    each_cell,
+    gain_range,
+    number,
+    too_large,
+)
 
 _OTHER_WEIGHTS_COSINE = 0.98
 """Below it, no rounding to 8 bits accounts for what no factor takes away."""
 _ELEMENTS_A_CELL = 16
+_RIGHT_GAIN = 0.01
+_MOST_OF_IT = 0.8
 
 
 def fitted_factors(evidence: Evidence) -> Iterator[Trial]:
@@ -52,17 +61,30 @@ def nothing_known(evidence: Evidence) -> Hypothesis:
     if _cosine_of_cells(evidence) < _other_weights_cosine(evidence):
         words = f"different weights: cosine {cosine:.2f}, no factor explains it"
         return Hypothesis("different_weights", words, explained, None)
+    if abs(best - 1) < _RIGHT_GAIN and _error_of_cells(evidence) > _MOST_OF_IT * evidence.error:
+        ours, rounding = (10 * np.log10(evidence.sum_x2 / error) for error in (evidence.error, evidence.rounding_error))
+        words = (
+            f"the scales are right, the values are others: {ours:.1f} dB where rounding to the nearest leaves "
+            f"{rounding:.1f} dB, the best factor is {best:.3f} and a factor for {each_cell(evidence)} does no better: "
+            "weights of another step, or a rounding that was fitted to data, as GPTQ's is"
+        )
+        return Hypothesis("other_values", words, explained, None)
     factor = f"{number(1 / best)} explains {explained:.0%}" if best > 0 else "explains nothing"
     return Hypothesis("unexplained", f"no known cause; the best single factor {factor} of the error", explained, None)
 
 
 def _cosine_of_cells(evidence: Evidence) -> float:
     """Cosine after each block got the factor that fits it best."""
+    return float(np.sqrt(max(0.0, 1 - _error_of_cells(evidence) / evidence.sum_x2)))
+
+
+def _error_of_cells(evidence: Evidence) -> float:
+    """Squared error that is left after that; of cells with few elements, after the one factor that fits best."""
     cells = evidence.cells
     if cells.n * _ELEMENTS_A_CELL > evidence.n:
-        return evidence.best_factor * float(np.sqrt(square_sum(evidence.values) / evidence.sum_x2))
+        return evidence.fitted_error
     xc, c2 = cells.dot(evidence.x, evidence.codes), cells.dot(evidence.codes, evidence.codes)
-    return float(np.sqrt(np.nansum(np.where(c2 > 0, xc * xc / np.where(c2 > 0, c2, 1), 0)) / evidence.sum_x2))
+    return max(0.0, evidence.sum_x2 - float(np.nansum(ratio(xc * xc, c2))))
 
 
 def _other_weights_cosine(evidence: Evidence) -> float:

@@ -8,7 +8,8 @@ import numpy as np
 
 from fp8debug.analysis.checkpoint.records import Quantised
 from fp8debug.analysis.checkpoint.reference.hypotheses.cells import Rows
-from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import MOST_ELEMENTS, Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.sample import MOST_ELEMENTS
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import finite
 from fp8debug.analysis.checkpoint.reference.pair import Pair
 from fp8debug.analysis.checkpoint.store import n_bytes_of

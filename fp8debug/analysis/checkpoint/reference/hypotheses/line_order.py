@@ -8,7 +8,8 @@ import numpy as np
 
 from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
 from fp8debug.analysis.checkpoint.reference.hypotheses.cells import Rows
-from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import MOST_ELEMENTS, Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.sample import MOST_ELEMENTS
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import finite, square_sum
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Trial
 from fp8debug.formats import Float32Array

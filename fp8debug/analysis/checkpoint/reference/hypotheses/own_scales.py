@@ -15,7 +15,6 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import (
     Reading,
     Trial,
-    same_codes,
     tolerance,
     try_reading,
 )
@@ -77,7 +76,7 @@ def own_scales(evidence: Evidence) -> OwnScales | None:
     amax = evidence.cell_amax.astype(np.float64)
     for scales, words in _rules(evidence, amax, evidence.fmt):
         factors = evidence.cells.spread(np.where(scales > 0, scales, 1))
-        if same_codes(evidence, factors, evidence.codes, evidence.fmt) >= _SAME_CODES:
+        if evidence.same_codes(factors) >= _SAME_CODES:
             return OwnScales(scales, words)
     if evidence.cells.n < _FEWEST_CELLS or evidence.n < _ELEMENTS_A_CELL * evidence.cells.n:
         return None

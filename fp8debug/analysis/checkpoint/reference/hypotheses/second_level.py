@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import MOST_ELEMENTS, Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.sample import MOST_ELEMENTS
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import finite
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, try_reading
 from fp8debug.analysis.checkpoint.reference.hypotheses.wording import number, too_large

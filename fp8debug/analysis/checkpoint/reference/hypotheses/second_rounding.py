@@ -12,7 +12,7 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.first_rounding import first_roundings
 from fp8debug.analysis.checkpoint.reference.hypotheses.rounding import Between, is_deterministic
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import square_sum
-from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Trial, fitted_share, same_codes, tolerance
+from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Trial, fitted_share, tolerance
 from fp8debug.formats import fake_quantize
 
 _SAME_CODES = 0.97
@@ -28,7 +28,7 @@ def rounded_before(evidence: Evidence) -> Iterator[Trial]:
     # A scale that is a little too large gives the codes that a rounding to it would give, but its own error, too.
     if fitted_share(evidence) > 0.5:
         return
-    if same_codes(evidence, evidence.factors, evidence.codes, evidence.fmt) >= _SAME_CODES:
+    if evidence.same_codes(evidence.factors) >= _SAME_CODES:
         return
     every = max(1, evidence.n // _ELEMENTS)
     factors = np.broadcast_to(evidence.factors, evidence.x.shape)[::every]

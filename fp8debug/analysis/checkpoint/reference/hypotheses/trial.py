@@ -14,14 +14,18 @@ import numpy as np
 from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
 from fp8debug.analysis.checkpoint.reference.hypotheses.cells import ratio
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
-from fp8debug.analysis.checkpoint.reference.hypotheses.sums import applied, square_sum
-from fp8debug.formats import Float32Array, Format, fake_quantize
+from fp8debug.analysis.checkpoint.reference.hypotheses.sums import applied, dot, square_sum
+from fp8debug.formats import Float32Array, Format
 
 LEAST_EXPLAINED = 0.9
 _LEAST_RIGHT_CELLS = 0.8
-_MATCHED_ELEMENTS = 1 << 17
-_SAME_CODES = 0.97
-"""Share of equal codes above which they were made with these factors: one that is 0.2 % off changes 3 % of them."""
+_THINNED_ELEMENTS = 1 << 17
+_TELLING = 0.9
+"""Share of equal codes, with the best factor, from which on codes tell whether another factor is the right one."""
+_AS_MANY_CODES = 0.01
+_NEAR = 2e-3
+_AS_GOOD_AS_FITTED = 1.25
+"""What a right reading leaves, at most, over what the best single factor leaves of the wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,8 @@ class Reading:
     factor: float | None = None
     """By how much values are too large; None: seen from the values."""
     needs_codes: bool = False
-    """Whether it is one of so many that agreement of sums proves little."""
+    """Whether it is one of so many that agreement of sums proves little: it is to give the very codes, where these were
+    made from this reference, and otherwise to agree to one part in 500."""
     rank: int = 0
     """See `Trial`."""
 
@@ -68,16 +73,27 @@ def try_reading(evidence: Evidence, reading: Reading) -> Trial | None:
     explained = explained_by(evidence, left)
     if explained < LEAST_EXPLAINED or not _is_right_everywhere(evidence, values, reading.fmt or evidence.fmt):
         return None
-    same = same_codes(evidence, reading.factors, codes, reading.fmt or evidence.fmt)
-    if reading.needs_codes and same < _SAME_CODES and not (same > 0.9 and same > codes_by_best_factor(evidence) - 0.01):
+    if reading.freedom == 0 and left > _AS_GOOD_AS_FITTED * max(evidence.fitted_error, evidence.rounding_error):
+        return None
+    same = evidence.same_codes(reading.factors, codes, reading.fmt)
+    if reading.needs_codes and not _gives_codes(evidence, same, reading):
         return None
     factor = reading.factor or constant_ratio(evidence.values, values)
     return Trial(Hypothesis(reading.name, reading.message, explained, factor), reading.freedom, same, reading.rank)
 
 
+def _gives_codes(evidence: Evidence, same: float, reading: Reading) -> bool:
+    if evidence.most_same_codes > _TELLING:
+        return same > evidence.most_same_codes - _AS_MANY_CODES
+    codes = evidence.codes if reading.codes is None else reading.codes
+    values = applied(codes, reading.factors)
+    power = square_sum(values)
+    return power > 0 and abs(dot(evidence.x, values) / power - 1) < _NEAR
+
+
 def _may_explain(evidence: Evidence, codes: Float32Array, factors: Float32Array) -> bool:
     """Whether it does on a part of the lines: most readings fail there already."""
-    every = evidence.n // _MATCHED_ELEMENTS
+    every = evidence.n // _THINNED_ELEMENTS
     if every < 4:
         return True
     part = np.broadcast_to(factors, evidence.x.shape)[::every]
@@ -97,7 +113,9 @@ def explained_by(evidence: Evidence, left: float) -> float:
 def _is_right_everywhere(evidence: Evidence, values: Float32Array, fmt: Format | None) -> bool:
     cells = evidence.check_cells
     sum_x2, n = cells.dot(evidence.x, evidence.x), cells.sum(np.ones_like(evidence.x))
-    off = np.abs(ratio(cells.dot(evidence.x, values), sum_x2) - 1)
+    sum_xq = cells.dot(evidence.x, values)
+    # Where one side is the other and noise, the power of the other is what the product is to be held against.
+    off = np.fmin(np.abs(ratio(sum_xq, sum_x2) - 1), np.abs(ratio(sum_xq, cells.dot(values, values)) - 1))
     with np.errstate(all="ignore"):
         noise = np.sqrt(np.minimum(cells.dot(evidence.x - values, evidence.x - values) / sum_x2, 1) / n)
     filled = np.isfinite(off) & (sum_x2 > 1e-4 * sum_x2.mean())
@@ -110,27 +128,6 @@ def _is_right_everywhere(evidence: Evidence, values: Float32Array, fmt: Format |
 def tolerance(fmt: Format | None) -> float:
     """How far from 1 the gain of many elements may be by rounding alone."""
     return 1e-4 if fmt is None else fmt.max_gain_error / 8
-
-
-def same_codes(evidence: Evidence, factors: Float32Array, codes: Float32Array, fmt: Format | None) -> float:
-    """Share of the non-zero elements whose code is what rounding the reference with these factors gives."""
-    if fmt is None:
-        return 0.0
-    every = max(1, evidence.n // _MATCHED_ELEMENTS)
-    x, c = evidence.x[::every], codes[::every]
-    f = np.broadcast_to(factors, evidence.x.shape)[::every]
-    if len(x) == 0:
-        return 0.0
-    with np.errstate(all="ignore"):
-        given = fake_quantize(x / f, fmt)
-    told = x != 0
-    return np.count_nonzero((given == c) & told) / max(1, int(np.count_nonzero(told)))
-
-
-def codes_by_best_factor(evidence: Evidence) -> float:
-    """Share of equal codes that the fitted factor of the whole tensor gives."""
-    best = np.float32(evidence.best_factor)
-    return same_codes(evidence, evidence.factors * best, evidence.codes, evidence.fmt) if best > 0 else 0.0
 
 
 def constant_ratio(values: Float32Array, right: Float32Array) -> float | None:
@@ -147,4 +144,4 @@ def constant_ratio(values: Float32Array, right: Float32Array) -> float | None:
 
 def fitted_share(evidence: Evidence) -> float:
     """What the best single factor explains."""
-    return explained_by(evidence, square_sum(evidence.x - evidence.values * np.float32(evidence.best_factor)))
+    return explained_by(evidence, evidence.fitted_error)
