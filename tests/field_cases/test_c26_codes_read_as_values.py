@@ -117,5 +117,5 @@ def test_a_plain_cast_is_named_with_what_it_loses(tmp_path: Path) -> None:
     subnormal = float(((tensors["blocks.0.fc.weight"].float().abs() < 2**-6).float()).mean()) - zero
     place = place_of(found, "blocks.0.fc.weight")
     assert found.severity == "note" and len(found.places) == 3
-    assert (place.numbers["zero"], place.numbers["subnormal"]) == (pytest.approx(zero), pytest.approx(subnormal))
+    assert place.numbers["zero"] == pytest.approx(zero) and place.numbers["subnormal"] == pytest.approx(subnormal)
     assert audit.n_errors == 0

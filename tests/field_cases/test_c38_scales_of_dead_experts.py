@@ -20,7 +20,7 @@ NAME = "model.layers.0.mlp.experts.{}.down_proj.{}"
 def audited(folder: Path, kind: str, *, is_stacked: bool = False, zero_expert: int | None = None) -> Audit:
     """Eight experts of which the scales `kind` are SCALES; the others are healthy."""
     random = torch.Generator().manual_seed(38)
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for expert, planted in enumerate(SCALES):
         weight = torch.randn(32, 64, generator=random) * 0.03
         scale = weight.abs().amax() / 448

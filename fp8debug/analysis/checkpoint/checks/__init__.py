@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from fp8debug.analysis.checkpoint.checks.attention import kv_scale_one, kv_scale_shared
-from fp8debug.analysis.checkpoint.checks.codes import (
-    codes_all_zero,
-    codes_below_maximum,
-    codes_clipped,
-    codes_maximum,
-    codes_mixed_up,
-)
+from fp8debug.analysis.checkpoint.checks.codes import codes
 from fp8debug.analysis.checkpoint.checks.columns import column_clipped
 from fp8debug.analysis.checkpoint.checks.completeness import completeness
 from fp8debug.analysis.checkpoint.checks.demands import demands
 from fp8debug.analysis.checkpoint.checks.exclusions import exclusions
 from fp8debug.analysis.checkpoint.checks.fused import fused_scales_differ
 from fp8debug.analysis.checkpoint.checks.hit import Check
-from fp8debug.analysis.checkpoint.checks.magnitude import magnitude, stored_unscaled
+from fp8debug.analysis.checkpoint.checks.magnitude import magnitude
 from fp8debug.analysis.checkpoint.checks.nonfinite import nonfinite
 from fp8debug.analysis.checkpoint.checks.numbering import numbering
 from fp8debug.analysis.checkpoint.checks.pairs import pairs
 from fp8debug.analysis.checkpoint.checks.products import scale_product_out_of_range
 from fp8debug.analysis.checkpoint.checks.reciprocal import reciprocal_wrong
-from fp8debug.analysis.checkpoint.checks.scales import powers_of_two, scale_far_off, scale_one, scale_unusable
+from fp8debug.analysis.checkpoint.checks.scales import scales
 from fp8debug.analysis.checkpoint.checks.shape import shape
 from fp8debug.analysis.checkpoint.checks.sharding import sharding
 from fp8debug.analysis.checkpoint.checks.shared import scale_copied, scale_shared_by_parts
@@ -36,10 +30,9 @@ CHECKS: tuple[Check, ...] = (
     numbering,
     exclusions,
     unmatched,
-    scale_unusable,
+    scales,
     magnitude,
-    codes_mixed_up,
-    scale_far_off,
+    codes,
     reciprocal_wrong,
     scale_shared_by_parts,
     scale_copied,
@@ -48,13 +41,6 @@ CHECKS: tuple[Check, ...] = (
     fused_scales_differ,
     kv_scale_one,
     kv_scale_shared,
-    powers_of_two,
-    scale_one,
-    codes_clipped,
-    codes_below_maximum,
-    codes_maximum,
-    stored_unscaled,
-    codes_all_zero,
     sharding,
     demands,
 )

@@ -51,6 +51,9 @@ class Family:
         members: in the order of the file.
         singles: numbers of them.
         n_of_kind: tensors of scales of that kind in the checkpoint.
+
+    Attributes:
+        outliers: numbers that are far from all others.
     """
 
     def __init__(self, pattern: str, members: list[Member], singles: list[One], n_of_kind: int) -> None:
@@ -63,7 +66,7 @@ class Family:
         self.median = float(np.median(usable)) if usable else 0.0
         columns = zip(*(starred(member.scale.name)[1] for member in members), strict=True)
         self._differing = [len(set(column)) > 1 for column in columns]
-        self._far = self._found_outliers(len(usable))
+        self.outliers = self._found_outliers(len(usable))
 
     @property
     def are_powers_of_two(self) -> bool:
@@ -74,10 +77,6 @@ class Family:
     def share_unusable(self) -> float:
         """Share of its numbers that are NaN, infinite, zero or negative."""
         return sum(_state(one.value) != "" for one in self._singles) / max(self.n, 1)
-
-    def outliers(self) -> tuple[One, ...]:
-        """Numbers that are far from all others."""
-        return self._far
 
     def _found_outliers(self, n_usable: int) -> tuple[One, ...]:
         if n_usable < _FEWEST:
@@ -99,7 +98,7 @@ class Family:
         """` 4 of 8: infinite (2), NaN (4), zero (5), far off (6).`; empty where there is but one number."""
         if self.n < 2:
             return ""
-        far = {(one.scale.name, one.at) for one in self._far}
+        far = {(one.scale.name, one.at) for one in self.outliers}
         texts: dict[str, list[str]] = defaultdict(list)
         for one in self._singles:
             word = _state(one.value) or ("far off" if (one.scale.name, one.at) in far else "")

@@ -63,8 +63,9 @@ class Weight:
 
 
 def magnitude(subject: Subject) -> Iterator[Hit]:
-    """Weights far larger or smaller than those of the same role in other layers, or than any layer's."""
+    """Weights far larger or smaller than those of the same role in other layers, or than any layer's; plain casts."""
     weights = _weights(subject)
+    yield from _unscaled(weights)
     expected = _Expected(weights)
     for one in weights:
         usual = expected.of(one)
@@ -93,7 +94,12 @@ def _verdict(one: Weight, factor: float, has_siblings: bool) -> tuple[str, str |
     low, high = one.limits
     if one.are_codes and (one.quantised is not None or factor > FACTOR_OF_SIBLINGS):
         return "codes_as_values", None
-    if factor > FACTOR_OF_SIBLINGS and (has_siblings or (one.rms > high and one.quantised is not None)):
+    is_beyond_usual = one.rms * sqrt(one.inputs) > USUAL[1]  # else its siblings are small: experts that are never used
+    if (
+        factor > FACTOR_OF_SIBLINGS
+        and is_beyond_usual
+        and (has_siblings or (one.rms > high and one.quantised is not None))
+    ):
         return "magnitude_too_large", None if one.quantised is not None else "warning"
     if factor < 1 / FACTOR_OF_SIBLINGS and one.quantised is not None and (has_siblings or one.rms < low):
         return "magnitude_too_small", "warning" if factor < 1 / FACTOR_OF_NOTHING else None
@@ -133,10 +139,10 @@ def _are_near(first: float, second: float) -> bool:
     return first > 0 and second / _NEAR < first < second * _NEAR
 
 
-def stored_unscaled(subject: Subject) -> Iterator[Hit]:
+def _unscaled(weights: list[Weight]) -> Iterator[Hit]:
     """Weights that were cast as they are: what the format's range costs them."""
-    weights = [one for one in _weights(subject) if one.quantised is not None and not one.quantised.scales]
-    for one in weights:
+    unscaled = [one for one in weights if one.quantised is not None and not one.quantised.scales]
+    for one in unscaled:
         if one.are_codes or one.facts is None or one.quantised is None:
             continue
         zero, subnormal = _lost(one.facts, ELEMENT_FORMATS[one.quantised.fmt])
@@ -146,7 +152,7 @@ def stored_unscaled(subject: Subject) -> Iterator[Hit]:
         )
         numbers = {"zero": zero, "subnormal": subnormal, "rms": one.rms}
         severity = "watch" if zero > _MUCH_LOST else None
-        yield Hit("stored_unscaled", CheckPlace(one.name, message, None, numbers), len(weights), severity, weight=zero)
+        yield Hit("stored_unscaled", CheckPlace(one.name, message, None, numbers), len(unscaled), severity, weight=zero)
 
 
 _MUCH_LOST = 0.05

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fp8debug.analysis.checkpoint.checks.codes import formats_mixed_up
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
+from fp8debug.analysis.checkpoint.checks.mixup import formats_mixed_up
 from fp8debug.analysis.checkpoint.checks.names import ranges_of
 from fp8debug.analysis.checkpoint.facts import LineRanges
 from fp8debug.analysis.checkpoint.measuring.plain import FLOATS, lines_nonfinite
@@ -73,7 +73,9 @@ def nonfinite(subject: Subject) -> Iterator[Hit]:
                 message,
                 numbers={"n_nan": one.n_nan, "n_inf": one.n_inf, "n": one.n, "n_rows": n_rows},
             )
-            yield Hit(check, place, of=of, weight=(one.n_nan + one.n_inf) / one.n)
+            # A mask of attention that is kept with the weights is meant to be infinite.
+            severity = "note" if one.n_nan == 0 and "mask" in one.name.rpartition(".")[2] else None
+            yield Hit(check, place, of=of, severity=severity, weight=(one.n_nan + one.n_inf) / one.n)
 
 
 def _odd(subject: Subject) -> Iterator[Odd]:
@@ -81,7 +83,7 @@ def _odd(subject: Subject) -> Iterator[Odd]:
         if facts.n_nan or facts.n_inf:
             shape = subject.store.tensors[name].shape
             yield Odd(name, shape, facts.n, facts.n_nan, facts.n_inf, facts.nonfinite_lines, False)
-    mixed_up = {fmt.name for fmt in formats_mixed_up(subject)}  # whose NaN are none
+    mixed_up = formats_mixed_up(subject)  # whose NaN are none
     for one in subject.convention.quantised:
         codes = subject.facts.codes.get(one.name)
         if codes is not None and codes.n_nan and one.fmt not in mixed_up:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from fp8debug.analysis.checkpoint.checks.families import Family, families, place_of
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.facts import ScaleFacts
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised, Scale
+from fp8debug.analysis.checkpoint.values import scale_numbers
 
 _WORDS = {
     "input": "activations divided by it",
@@ -18,15 +21,21 @@ _WORDS = {
 }
 
 
-def scale_unusable(subject: Subject) -> Iterator[Hit]:
-    """Scales that are NaN, infinite, negative, or zero where that is not harmless."""
+_HOPELESS_BITS = 20
+
+
+def scales(subject: Subject) -> Iterator[Hit]:
+    """Scales that are no usable number, far from their siblings, or exactly 1.0; powers of two or not."""
     owners = {scale.name: one for one in subject.convention.quantised for scale in one.scales}
     for family in families(subject):
         for member in family.members:
-            yield from _of_one(subject, family, member.scale, member.facts, owners.get(member.scale.name))
+            yield from _unusable(subject, family, member.scale, member.facts, owners.get(member.scale.name))
+        yield from _far_off(family)
+        yield from _ones(family)
+    yield from _powers_of_two(subject)
 
 
-def _of_one(
+def _unusable(
     subject: Subject, family: Family, scale: Scale, facts: ScaleFacts, owner: Quantised | None
 ) -> Iterator[Hit]:
     found = [
@@ -80,58 +89,38 @@ def _consequence(check: str, scale: Scale, owner: Quantised | None) -> str:
     return ""
 
 
-def scale_far_off(subject: Subject) -> Iterator[Hit]:
-    """Scales that are far from those of all their siblings."""
-    for family in families(subject):
-        for outlier in family.outliers():
-            times = 2.0 ** abs(outlier.bits)
-            direction = "larger" if outlier.bits > 0 else "smaller"
-            message = (
-                f"{place_of(outlier.scale, outlier.at)} is {outlier.value:.3g}, {times:.3g} times {direction} than the "
-                f"median of {family.n:,} siblings, {family.median:.3g}.{family.summary()}"
-            )
-            yield Hit(
-                "scale_far_off",
-                CheckPlace(
-                    outlier.scale.name,
-                    message,
-                    numbers={"value": outlier.value, "median": family.median, "bits": outlier.bits},
-                ),
-                of=family.n_of_kind,
-                severity="warning" if abs(outlier.bits) > _HOPELESS_BITS else None,
-                weight=abs(outlier.bits),
-            )
+def _far_off(family: Family) -> Iterator[Hit]:
+    for one in family.outliers:
+        times, direction = 2.0 ** abs(one.bits), "larger" if one.bits > 0 else "smaller"
+        message = (
+            f"{place_of(one.scale, one.at)} is {one.value:.3g}, {times:.3g} times {direction} than the median of "
+            f"{family.n:,} siblings, {family.median:.3g}.{family.summary()}"
+        )
+        numbers = {"value": one.value, "median": family.median, "bits": one.bits}
+        yield Hit(
+            "scale_far_off",
+            CheckPlace(one.scale.name, message, numbers=numbers),
+            of=family.n_of_kind,
+            severity="warning" if abs(one.bits) > _HOPELESS_BITS else None,
+            weight=abs(one.bits),
+        )
 
 
-_HOPELESS_BITS = 20
+def _ones(family: Family) -> Iterator[Hit]:
+    """Scales of exactly 1.0, as nobody computes them; those of keys and values are another check's."""
+    ones = [member.scale for member in family.members if member.facts.n and member.facts.n_one == member.facts.n]
+    is_default = len(ones) == len(family.members)
+    if not ones or family.kind in ("q", "k", "v") or (family.are_powers_of_two and not is_default):
+        return
+    rest = ": a default?" if is_default else ", and another number in the rest: left at a default?"
+    message = (
+        f"{family.ending} is exactly 1.0 in {len(ones):,} of {len(family.members):,} tensors ({family.pattern}){rest}"
+    )
+    place = CheckPlace(ones[0].name, message, numbers={"n": len(ones)})
+    yield Hit("scale_one", place, severity=None if is_default else "watch")
 
 
-def scale_one(subject: Subject) -> Iterator[Hit]:
-    """Scales that are exactly 1.0, as nobody computes them; those of keys and values are another check's."""
-    for family in families(subject):
-        if family.kind in ("q", "k", "v"):
-            continue
-        ones = [member.scale for member in family.members if member.facts.n_one == member.facts.n]
-        if not ones:
-            continue
-        ending = family.ending
-        if len(ones) == len(family.members):
-            message = (
-                f"{ending} is exactly 1.0 in {len(ones):,} of {len(ones):,} tensors ({family.pattern}): a default?"
-            )
-            severity = None
-        elif family.are_powers_of_two:
-            continue
-        else:
-            message = (
-                f"{ending} is exactly 1.0 in {len(ones):,} of {len(family.members):,} tensors "
-                f"({family.pattern}), and another number in the rest: those were left at a default?"
-            )
-            severity = "watch"
-        yield Hit("scale_one", CheckPlace(ones[0].name, message, numbers={"n": len(ones)}), severity=severity)
-
-
-def powers_of_two(subject: Subject) -> Iterator[Hit]:
+def _powers_of_two(subject: Subject) -> Iterator[Hit]:
     """Whether the scales of codes are powers of two, and whether the configuration says so."""
     judged = [
         (scale, subject.facts.scales[scale.name])
@@ -144,8 +133,15 @@ def powers_of_two(subject: Subject) -> Iterator[Hit]:
     if subject.convention.power_of_two:
         for scale, facts in judged:
             if not facts.are_powers_of_two:
-                message = f"{scale.name} has other numbers, such as {facts.median:.6g}."
+                message = f"{scale.name} has other numbers, such as {_other_number(subject, scale):.6g}."
                 yield Hit("scale_not_power_of_two", CheckPlace(scale.name, message), of=len(judged))
     elif judged and len(are) == len(judged):
         message = f"all {len(are):,} scales of codes are powers of two, stored as {are[0].encoding}."
         yield Hit("scale_power_of_two", CheckPlace(are[0].name, message, numbers={"n": len(are)}))
+
+
+def _other_number(subject: Subject, scale: Scale) -> float:
+    """A number of a scale tensor that is no power of two."""
+    stored = scale_numbers(subject.store, scale).reshape(-1)
+    others = stored[np.isfinite(stored) & (stored != 0) & (np.frexp(np.abs(stored))[0] != 0.5)]
+    return float(others[0])
