@@ -226,7 +226,11 @@ def _is_same_encoding(pair: Pair) -> bool:
         == (other.encoding, other.shape, other.divides, other.layout, other.block)
         for one, other in zip(ours.scales, theirs.scales, strict=True)
     )
-    return alike and _bytes_equal(pair.store, ours.name, pair.reference_store, theirs.name)
+    names = [
+        (ours.name, theirs.name),
+        *((one.name, two.name) for one, two in zip(ours.scales, theirs.scales, strict=True)),
+    ]
+    return alike and all(_bytes_equal(pair.store, one, pair.reference_store, two) for one, two in names)
 
 
 def _bytes_equal(store: Store, name: str, other_store: Store, other: str) -> bool:
