@@ -146,6 +146,8 @@ class Applier:
             self._notes.add(tail, "U8 taken as E8M0: a byte b is the scale 2^(b - 127), and 255 is NaN", name)
         if fit.block is not None and one.param in _HALVES and fit == fit_halves(one.shape, one.scale.shape):
             self._notes.add(tail, "one number for each half of the lines taken", name)
+        elif fit.block is not None and len(one.shape) == 3 and fit.block == (one.shape[1], 1):
+            self._notes.add(tail, "one number a column of each matrix of the stack taken, as its shape says", name)
         elif fit.block is not None and fit.block not in (*self._given_blocks(one), *self._stated.blocks):
             self._notes.add(
                 tail, f"no configuration states the block size; {_size(fit.block)} taken, {self._why(one, fit)}", name

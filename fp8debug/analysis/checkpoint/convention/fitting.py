@@ -34,7 +34,8 @@ def fit_simple(shape: Shape, scale: Shape) -> Fit | None:
 
     Args:
         shape: of the values, (..., N, K).
-        scale: of the scale: [], [1], [1, 1], [E], [E, 1, 1], [N], [N, 1], [..., N, 1], [K], [1, K].
+        scale: of the scale: [], [1], [1, 1], [E], [E, 1, 1], [N], [N, 1], [..., N, 1], [K], [1, K]; of a stack also
+            [E, K], [E, 1, K] and [E, K, 1], a block of N lines and one column.
     """
     if prod(scale) == 1:
         return Fit("tensor")
@@ -48,6 +49,8 @@ def fit_simple(shape: Shape, scale: Shape) -> Fit | None:
         return Fit("column")
     if len(shape) == 2 and scale == (1, shape[0]):
         return Fit("line", is_transposed=True)
+    if len(shape) == 3 and scale in ((shape[0], shape[2]), (shape[0], 1, shape[2]), (shape[0], shape[2], 1)):
+        return Fit("block", (shape[1], 1))
     return None
 
 

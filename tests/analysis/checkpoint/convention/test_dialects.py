@@ -102,6 +102,18 @@ def test_both_halves_of_stacked_experts_have_a_number_of_their_own(read: Reader)
     assert "one number for each half" in got.said
 
 
+@pytest.mark.parametrize("shape", [(3, 1, 8), (3, 8, 1), (3, 8)])
+def test_a_number_for_each_column_of_each_stacked_matrix(shape: tuple[int, ...], read: Reader) -> None:
+    raw, scales = codes(3, 4, 8), f32(*shape)
+    got = read(
+        {"experts.down_proj": ("F8_E4M3", raw), "experts.down_proj_scale": ("F32", scales)},
+        {"quant_method": "fbgemm_fp8"},
+    )
+    expected = e4m3(raw) * scales.reshape(3, 1, 8)
+    np.testing.assert_allclose(got.values["experts.down_proj"], expected.reshape(12, 8), rtol=1e-6)
+    assert "one number a column of each matrix of the stack taken" in got.said
+
+
 def test_experts_of_four_bits_in_i8_beside_layers_in_fp8(read: Reader) -> None:
     """As DeepSeek-V4 and transformers have it: `expert_dtype` fp4, scales of 1 x 32 beside blocks of 128 x 128."""
     raw = codes(4, 32)
