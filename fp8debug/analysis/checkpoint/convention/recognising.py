@@ -81,7 +81,8 @@ def _recognised(store: Store) -> _Recognised | None:
 def _best(store: Store, names: Sequence[str]) -> list[Reading]:
     """Readings of those dialects that explain most; of lower rank first."""
     readings = [read_as(store, dialects()[name]) for name in names]
-    scores = [(one.n_scaled, one.n_explained) for one in readings]
+    # Codes count last: one dialect may have no word for them, where another knows that they lack their scales.
+    scores = [(one.n_scaled, one.n_explained, len(one.quantised)) for one in readings]
     best = [one for one, score in zip(readings, scores, strict=True) if score == max(scores)]
     return [one for one in best if not one.dialect.is_generic] or best
 

@@ -40,8 +40,11 @@ class Signs:
                 if tail.param(last) is not None and (not sign.dtypes or dtype in sign.dtypes)
             )
             if n:
-                yield f"{n:,} {'name ends' if n == 1 else 'names end'} in {_shown(sign.tail)}"
+                yield f"{n:,} {_words_of(sign, n)}"
 
 
-def _shown(tail: str) -> str:
-    return tail.removeprefix(PARAM).replace(PARAM, "weight")
+def _words_of(sign: Sign, n: int) -> str:
+    if sign.tail == PARAM:
+        return f"{'tensor is' if n == 1 else 'tensors are'} stored as codes, with no scale beside them"
+    tail = sign.tail.removeprefix(PARAM).replace(PARAM, "weight")
+    return f"{'name ends' if n == 1 else 'names end'} in {tail}"

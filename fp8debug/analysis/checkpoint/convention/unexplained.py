@@ -11,9 +11,9 @@ _BUFFERS = {"I64", "I32", "BOOL", "C64"}
 """dtypes of buffers that models have: positions, masks, counts of batches, tables of expert ids."""
 _STRANGE = re.compile(
     r"weight_scale|scale_weight|scale_inv|scaling_factor|input_scale|scale_input|global_scale|zero_point|qzeros"
-    r"|qweight|g_idx|amax|quantizer|exp_avg|momentum_buffer|lora_|optimizer|_extra_state"
+    r"|qweight|g_idx|amax|quantizer|exp_avg|momentum_buffer|optimizer|_extra_state"
 )
-"""What scales, codes, states of optimizers and adapters are called, and parameters of a model are not."""
+"""What scales, codes and states of optimizers are called, and parameters of a model are not."""
 
 
 def is_plain(stored: Stored) -> bool:

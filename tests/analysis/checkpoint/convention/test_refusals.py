@@ -33,12 +33,18 @@ def test_a_model_in_high_precision_has_no_dialect_and_nothing_is_assumed(read: R
             "model.embed_tokens.weight": ("BF16", f32(8, 4)), "model.norm.weight": ("F32", f32(4)),
             "model.norm.scale": ("BF16", f32(4)), "logit_scale": ("F32", np.array(2.6)),
             "m.layer_scale": ("F32", f32(4)), "bn.num_batches_tracked": ("I64", np.array(3)),
-            "a.lora_A.weight": ("BF16", f32(2, 4)),
+            "a.lora_A.weight": ("BF16", f32(2, 4)), "a.exp_avg": ("BF16", f32(2, 4)),
         }
     )  # fmt: skip
     convention = got.convention
     assert (convention.dialect, convention.quantised, convention.orphan_scales, got.said) == (None, (), (), "")
-    assert convention.unknown == ("a.lora_A.weight",) and len(convention.plain) == 7
+    assert convention.unknown == ("a.exp_avg",) and len(convention.plain) == 8
+
+
+def test_scales_of_the_cache_alone_do_not_hide_codes_that_lack_theirs(read: Reader) -> None:
+    got = read({"a.k_proj.weight": ("F8_E4M3", codes(4, 8)), "a.k_scale": ("F32", f32()), "a.v_scale": ("F32", f32())})
+    assert [one.name for one in got.convention.quantised] == ["a.k_proj.weight"] and got.convention.unknown == ()
+    assert "1 tensor is stored as codes, with no scale beside them" in got.convention.why
 
 
 def test_codes_without_any_scale_are_values_and_that_is_said(read: Reader) -> None:
