@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from fp8debug.analysis.checkpoint.records import Convention, Quantised, Stored
 from fp8debug.analysis.checkpoint.reference.lines import JoinedLines, Lines, Part, PlainLines, TransposedLines, lines_of
-from fp8debug.analysis.checkpoint.reference.naming import expert_key, fused_of, key_of, parts_of, renamed
+from fp8debug.analysis.checkpoint.reference.naming import expert_key, fused_of, key_of, parts_of, renamed, stem_of
 from fp8debug.analysis.checkpoint.reference.pair import Pair
 from fp8debug.analysis.checkpoint.store import Store
 from fp8debug.formats import FORMATS
@@ -188,7 +188,7 @@ def _length(source: Source) -> int:
 
 def _as_one(tensor: Tensor, other: Tensor) -> Match | None:
     """A match of two tensors of one name; None: their shapes cannot be brought together."""
-    how = "same" if key_of(tensor) == key_of(other) else "renamed"
+    how = "same" if stem_of(tensor) == stem_of(other) else "renamed"
     whole = Source(other, 0, other.lines)
     if tensor.shape == other.shape or (tensor.lines, tensor.length) == (other.lines, other.length):
         return Match(tensor, (whole,), tensor.lines, how)

@@ -21,9 +21,14 @@ FUSED = {
 """Last segment of a fused matrix, and those of the ones that are stacked in it, first lines first."""
 
 
+def stem_of(tensor: Quantised | Stored) -> str:
+    """The name without what says that it is the weight."""
+    return tensor.module if isinstance(tensor, Quantised) else tensor.name.removesuffix(".weight")
+
+
 def key_of(tensor: Quantised | Stored) -> str:
-    """The name without what says that it is the weight, and without wrappers inside of it."""
-    key = tensor.module if isinstance(tensor, Quantised) else tensor.name.removesuffix(".weight")
+    """The stem without wrappers inside of it."""
+    key = stem_of(tensor)
     if any(wrapper in key for wrapper in INNER_WRAPPERS):
         return ".".join(segment for segment in key.split(".") if segment not in INNER_WRAPPERS)
     return key

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fp8debug.analysis.checkpoint.records import Stored
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor
 from fp8debug.analysis.checkpoint.reference.matching import Match, Matching
-from fp8debug.analysis.checkpoint.reference.naming import key_of
+from fp8debug.analysis.checkpoint.reference.naming import stem_of
 from fp8debug.errors import some
 
 
@@ -32,7 +32,7 @@ def _matched(matching: Matching) -> Iterator[str]:
             example = f"{found[0].tensor.name} is {found[0].reference_name}"
             yield text.format(n=_tensors(len(found)), example=example)
     changed = [*by_how.get("transposed", []), *by_how.get("reshaped", []), *by_how.get("rows", [])]
-    renamed = [one for one in changed if key_of(one.tensor) != key_of(one.sources[0].tensor)]
+    renamed = [one for one in changed if stem_of(one.tensor) != stem_of(one.sources[0].tensor)]
     if renamed and "renamed" not in by_how:
         yield f"{renamed[0].tensor.name} is {renamed[0].reference_name} in the reference."
     for one in by_how.get("rows", []):
