@@ -20,11 +20,13 @@ from fp8debug.analysis.checkpoint.checks.scales import scales
 from fp8debug.analysis.checkpoint.checks.shape import shape
 from fp8debug.analysis.checkpoint.checks.sharding import sharding
 from fp8debug.analysis.checkpoint.checks.shared import scale_copied, scale_shared_by_parts
+from fp8debug.analysis.checkpoint.checks.twice import scale_twice
 from fp8debug.analysis.checkpoint.checks.unmatched import unmatched
 
 CHECKS: tuple[Check, ...] = (
     nonfinite,
     pairs,
+    scale_twice,
     shape,
     completeness,
     numbering,

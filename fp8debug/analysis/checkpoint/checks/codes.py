@@ -92,8 +92,9 @@ def _clipped(fmt: Format, judged: list[Coded]) -> Iterator[Hit]:
             clipped = _n_clipped(one, fmt) / one.facts.n
             if clipped > _CLIPPED:
                 message = (
-                    f"{one.quantised.name}: {one.facts.n_largest:,} of {one.facts.n:,} codes are at {fmt.max:g}, about "
-                    f"{100 * clipped:.2g} % more than its {one.n:,} blocks need: values were clipped."
+                    f"{one.quantised.name}: {one.facts.n_largest:,} of {one.facts.n:,} codes are at {fmt.max:g}, "
+                    f"{100 * clipped:.2g} % of all more than a scale by the largest magnitude leaves there: values "
+                    "were clipped."
                 )
                 yield Hit(
                     "code_clipped",

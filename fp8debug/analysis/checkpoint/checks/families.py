@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite, isinf, isnan, log2
 
 import numpy as np
@@ -27,6 +28,8 @@ class Member:
 
     scale: Scale
     facts: ScaleFacts
+    is_in_use: bool
+    """Whether any code that it belongs to is not zero, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Family:
         """Whether all of them are."""
         return all(member.facts.are_powers_of_two for member in self.members)
 
-    @property
+    @cached_property
     def share_unusable(self) -> float:
         """Share of its numbers that are NaN, infinite, zero or negative."""
         return sum(_state(one.value) != "" for one in self._singles) / max(self.n, 1)
@@ -94,6 +97,7 @@ class Family:
             One(usable[i].scale, usable[i].at, usable[i].value, True, float(bits[i])) for i in np.flatnonzero(is_far)
         )
 
+    @cached_property
     def summary(self) -> str:
         """` 4 of 8: infinite (2), NaN (4), zero (5), far off (6).`; empty where there is but one number."""
         if self.n < 2:
@@ -130,13 +134,14 @@ def families(subject: Subject) -> tuple[Family, ...]:
     groups: dict[str, list[Member]] = defaultdict(list)
     for name, scale in scales.items():
         if name in subject.facts.scales:
-            groups[starred(name)[0]].append(Member(scale, subject.facts.scales[name]))
+            member = Member(scale, subject.facts.scales[name], in_use.get(name, True))
+            groups[starred(name)[0]].append(member)
     n_of_kind = Counter(member.scale.kind for members in groups.values() for member in members)
     return tuple(
         Family(
             pattern,
             members,
-            [one for member in members for one in _singles(member, in_use.get(member.scale.name, True))],
+            [one for member in members for one in _singles(member)],
             n_of_kind[members[0].scale.kind],
         )
         for pattern, members in groups.items()
@@ -150,8 +155,8 @@ def place_of(scale: Scale, at: int | None = None) -> str:
     return f"{scale.name} ({words})" if words else scale.name
 
 
-def _singles(member: Member, is_in_use: bool) -> list[One]:
-    facts, scale = member.facts, member.scale
+def _singles(member: Member) -> list[One]:
+    facts, scale, is_in_use = member.facts, member.scale, member.is_in_use
     if scale.layout == "tensor" and facts.n > 1 and facts.values is not None:
         return [One(scale, at, float(value), is_in_use) for at, value in enumerate(facts.values.reshape(-1))]
     if facts.n == 1 and facts.values is not None:

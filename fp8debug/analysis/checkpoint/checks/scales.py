@@ -22,6 +22,7 @@ _WORDS = {
 
 
 _HOPELESS_BITS = 20
+_HARMLESS = "harmless"
 
 
 def scales(subject: Subject) -> Iterator[Hit]:
@@ -39,17 +40,19 @@ def _unusable(
     subject: Subject, family: Family, scale: Scale, facts: ScaleFacts, owner: Quantised | None
 ) -> Iterator[Hit]:
     found = [
-        ("scale_nonfinite", facts.n_inf, "infinite", None),
-        ("scale_nonfinite", facts.n_nan, "NaN", None),
+        ("scale_nonfinite", facts.n_inf + facts.n_nan, _nonfinite_words(facts), None),
         ("scale_negative", facts.n_negative, "negative", None),
         ("scale_zero", facts.n_zero, "zero", _severity_of_zero(subject, scale, owner)),
         ("scale_subnormal", facts.n_subnormal, "below 2^-126, FP32's smallest normal number", None),
     ]
     for check, n, words, severity in found:
-        if n and severity != "harmless" and not (check == "scale_negative" and facts.n_inf):
-            where = _where(facts, scale)
-            how_many = f" is {words}" if facts.n == 1 else f": {n:,} of {facts.n:,} numbers are {words}{where}"
-            message = f"{place_of(scale)}{how_many}{_consequence(check, scale, owner)}.{family.summary()}"
+        if n and severity != _HARMLESS:
+            how_many = (
+                f" is {words}"
+                if facts.n == 1
+                else f": {n:,} of {facts.n:,} numbers are {words}{_where(facts, check, n)}"
+            )
+            message = f"{place_of(scale)}{how_many}{_consequence(check, scale, owner)}.{family.summary}"
             yield Hit(
                 check,
                 CheckPlace(scale.name, message, numbers={"n": n, "of": facts.n, "kind": scale.kind}),
@@ -57,6 +60,12 @@ def _unusable(
                 severity=severity,
                 weight=n / facts.n + family.share_unusable,
             )
+
+
+def _nonfinite_words(facts: ScaleFacts) -> str:
+    if facts.n_inf and facts.n_nan:
+        return f"infinite ({facts.n_inf:,}) or NaN ({facts.n_nan:,})"
+    return "NaN" if facts.n_nan else "infinite"
 
 
 def _severity_of_zero(subject: Subject, scale: Scale, owner: Quantised | None) -> str | None:
@@ -67,14 +76,15 @@ def _severity_of_zero(subject: Subject, scale: Scale, owner: Quantised | None) -
     if codes is None:
         return "note"
     in_use = codes.n_lost > 0 if scale is owner.grid_scale else codes.largest > 0
-    return None if in_use else "harmless"
+    return None if in_use else _HARMLESS
 
 
-def _where(facts: ScaleFacts, scale: Scale) -> str:
-    if not facts.odd_at or facts.n == 1:
+def _where(facts: ScaleFacts, check: str, n: int) -> str:
+    """` (at [0, 3], [0, 7], ...)`; empty where other numbers are unusable, too, and places would be mixed up."""
+    if check == "scale_subnormal" or facts.n_inf + facts.n_nan + facts.n_zero + facts.n_negative > n:
         return ""
     places = ", ".join(f"[{', '.join(map(str, place))}]" for place in facts.odd_at[:3])
-    return f" (not finite and positive at {places}{', ...' if len(facts.odd_at) > 3 else ''})"
+    return f" (at {places}{', ...' if n > 3 else ''})"
 
 
 def _consequence(check: str, scale: Scale, owner: Quantised | None) -> str:
@@ -94,7 +104,7 @@ def _far_off(family: Family) -> Iterator[Hit]:
         times, direction = 2.0 ** abs(one.bits), "larger" if one.bits > 0 else "smaller"
         message = (
             f"{place_of(one.scale, one.at)} is {one.value:.3g}, {times:.3g} times {direction} than the median of "
-            f"{family.n:,} siblings, {family.median:.3g}.{family.summary()}"
+            f"{family.n:,} siblings, {family.median:.3g}.{family.summary}"
         )
         numbers = {"value": one.value, "median": family.median, "bits": one.bits}
         yield Hit(
@@ -108,14 +118,13 @@ def _far_off(family: Family) -> Iterator[Hit]:
 
 def _ones(family: Family) -> Iterator[Hit]:
     """Scales of exactly 1.0, as nobody computes them; those of keys and values are another check's."""
-    ones = [member.scale for member in family.members if member.facts.n and member.facts.n_one == member.facts.n]
-    is_default = len(ones) == len(family.members)
+    members = [member for member in family.members if member.is_in_use and member.facts.n]
+    ones = [member.scale for member in members if member.facts.n_one == member.facts.n]
+    is_default = len(ones) == len(members)
     if not ones or family.kind in ("q", "k", "v") or (family.are_powers_of_two and not is_default):
         return
     rest = ": a default?" if is_default else ", and another number in the rest: left at a default?"
-    message = (
-        f"{family.ending} is exactly 1.0 in {len(ones):,} of {len(family.members):,} tensors ({family.pattern}){rest}"
-    )
+    message = f"{family.ending} is exactly 1.0 in {len(ones):,} of {len(members):,} tensors ({family.pattern}){rest}"
     place = CheckPlace(ones[0].name, message, numbers={"n": len(ones)})
     yield Hit("scale_one", place, severity=None if is_default else "watch")
 

@@ -50,7 +50,7 @@ def _facts(values: Float32Array, counts: Int64Array, scale: Scale, odd: npt.NDAr
         n_nan=n_of(np.isnan(values)),
         n_inf=n_of(np.isinf(values)),
         n_zero=n_of(values == 0),
-        n_negative=n_of(values < 0),
+        n_negative=n_of(is_finite & (values < 0)),
         n_subnormal=0 if scale.encoding == "E8M0" else n_of(is_tiny),
         n_one=n_of(values == 1),
         smallest=float(finite.min()) if finite.size else None,
