@@ -41,7 +41,9 @@ def other_sizes(evidence: Evidence) -> Iterator[Trial]:
             f"{escape(scale.name)} is of blocks of {lines} x {columns}, read as of {scale.block[0]} x {scale.block[1]}"
             f"{of}"
         )
-        found = try_reading(evidence, Reading("block_size", words, others * spread))
+        # Numbers that belong to no block are hardly written.
+        rank = 0 if (-(-quantised.lines // lines), -(-quantised.length // columns)) == grid.shape else 2
+        found = try_reading(evidence, Reading("block_size", words, others * spread, rank=rank))
         if found is not None:
             yield found
 

@@ -33,8 +33,16 @@ def few_are_off(evidence: Evidence) -> Iterator[Trial]:
         f"row {cells.numbers[row]}, column {column} of the grid" if noun == "blocks" else f"line {cells.numbers[row]}"
     )
     lowest, highest = float(gain[off].min()), float(gain[off].max())
-    how = f"a gain of {number(lowest)}" if n == 1 else f"gains of {number(lowest)} to {number(highest)}"
-    words = f"{n:,} of {cells.n:,} {noun} are off, the others are right: {how}, the worst at {place}"
+    if n == 1:
+        words = f"1 of {cells.n:,} {noun} is off, the others are right: its gain is {number(lowest)}, at {place}"
+    else:
+        words = (
+            f"{n:,} of {cells.n:,} {noun} are off, the others are right: gains {number(lowest)} to {number(highest)}, "
+            f"the worst at {place}"
+        )
+    there = cells.at_cells(evidence.factors)[row, column]
+    if not np.isfinite(there) or there == 0:
+        words += f", where the scale is {there:g}"
     fitted = ratio(cells.dot(evidence.x, evidence.codes), cells.dot(evidence.codes, evidence.codes))
     factors = np.where(cells.spread(off.astype(np.float32)) > 0, cells.spread(np.nan_to_num(fitted)), evidence.factors)
     factor = float(np.median(gain[off])) if highest - lowest <= near * abs(highest) else None
