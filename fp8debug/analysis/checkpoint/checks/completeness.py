@@ -14,6 +14,7 @@ from fp8debug.analysis.checkpoint.checks.names import (
     starred,
     with_numbers,
 )
+from fp8debug.analysis.checkpoint.checks.pairs import codes_without_scale
 from fp8debug.analysis.checkpoint.records import CheckPlace
 
 _FEWEST_WITH = 3
@@ -38,13 +39,12 @@ def _lost_tensors(subject: Subject) -> Iterator[Hit]:
     convention = subject.convention
     with_codes = {module_of(one.name) for one in convention.quantised}
     kinds = _kinds_of_scales(subject)
-    ignored = {*convention.orphan_scales, *convention.unknown}
+    with_codes |= {module_of(name) for name in codes_without_scale(subject)}
     groups: dict[tuple[str, bool], Members] = defaultdict(lambda: defaultdict(set))
     for name in subject.store.tensors:
-        if name not in ignored:
-            module = module_of(name)
-            pattern, numbers = starred(module)
-            groups[pattern, module in with_codes][numbers].add(ending_of(name))
+        module = module_of(name)
+        pattern, numbers = starred(module)
+        groups[pattern, module in with_codes][numbers].add(ending_of(name))
     for (pattern, _), members in groups.items():
         for ending, lacking in _holes(members):
             kind = kinds.get((pattern, ending))

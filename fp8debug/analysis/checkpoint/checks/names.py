@@ -72,6 +72,15 @@ def ending_of(name: str) -> str:
     return name.rpartition(".")[2]
 
 
+def owner_of(scale_name: str) -> str:
+    """What a scale belongs to by its name: `a.b` of `a.b.weight_scale` and of `a.b_scale_inv`."""
+    ending = ending_of(scale_name)
+    if ending.startswith(("weight", "scale", "input")) or "scale" not in ending:
+        return module_of(scale_name)
+    stem = scale_name[: len(scale_name) - len(ending) + ending.index("scale")].rstrip("_.#")
+    return stem or module_of(scale_name)
+
+
 def wrappers_of(name: str) -> tuple[str, str]:
     """A name as what wraps the model, and the rest: (`model.language_model.`, `layers.0.mlp`)."""
     parts = name.split(".")

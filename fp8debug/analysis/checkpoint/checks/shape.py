@@ -20,18 +20,32 @@ def shape(subject: Subject) -> Iterator[Hit]:
     """Grids that do not fit, stand the other way round, are of another block than configured, or end in part of one."""
     yield from _misfits(subject)
     stated = _stated_blocks(subject)
+    partial: dict[tuple[str, str], list[Quantised]] = defaultdict(list)
     for one in subject.convention.quantised:
         for scale in one.scales:
             if scale.layout == "block" and scale.block is not None:
                 yield from _block(subject, one, scale, stated)
+                if left := _left_over(one, scale.block):
+                    partial[starred(one.name)[0], left].append(one)
+    for (_, left), ones in partial.items():
+        such = f" and {len(ones) - 1:,} like it" if len(ones) > 1 else ""
+        place = CheckPlace(ones[0].name, f"{ones[0].name}{such}: the last block has {left}.", numbers={"n": len(ones)})
+        yield Hit("block_partial", place, weight=len(ones))
     yield from _other_encodings(subject)
 
 
 def _misfits(subject: Subject) -> Iterator[Hit]:
+    shapes = {one.name: one.shape for one in subject.convention.quantised}
     for misfit in subject.convention.misfits:
         expected = " or ".join(str(list(fits)) for fits in misfit.expected)
-        numbers = {"scale": misfit.scale, "shape": str(list(misfit.shape)), "expected": expected or None}
-        place = CheckPlace(misfit.tensor, f"{misfit.tensor}: {misfit.message}", numbers=numbers)
+        wanted = f", expected {expected}" if expected else ""
+        place = CheckPlace(
+            misfit.tensor,
+            f"{misfit.scale} {list(misfit.shape)} for {misfit.tensor} {list(shapes.get(misfit.tensor, ()))}{wanted}. "
+            f"{misfit.message}",
+            numbers={"scale": misfit.scale, "shape": str(list(misfit.shape)), "expected": expected or None},
+            brief=f"{list(misfit.shape)}{wanted}",
+        )
         yield Hit("scale_misfit", place, of=len(subject.convention.quantised))
 
 
@@ -39,26 +53,25 @@ def _block(subject: Subject, one: Quantised, scale: Scale, stated: frozenset[Blo
     assert scale.block is not None
     n = len(subject.convention.quantised)
     lines, length = _matrix(one)
-    grid = scale.shape[-2:][::-1] if scale.is_transposed else scale.shape[-2:]
-    wanted = (-(-lines // scale.block[0]), -(-length // scale.block[1]))
     words = f"{scale.block[0]} x {scale.block[1]}"
-    fits = f"blocks of {words} of {lines} x {length} give {list(wanted)}"
     if scale.is_transposed:
-        place = CheckPlace(one.name, f"{scale.name} {list(scale.shape)} is stored columns first: {fits}.")
+        wanted = [-(-lines // scale.block[0]), -(-length // scale.block[1])]
+        told = f"blocks of {words} of {lines} x {length} give {wanted}"
+        place = CheckPlace(
+            one.name,
+            f"{scale.name} {list(scale.shape)} is stored columns first: {told}.",
+            brief=f"{list(scale.shape)} instead of {wanted}",
+        )
         yield Hit("grid_transposed", place, of=n, weight=one.n)
-    elif (
-        len(scale.shape) > 1 and tuple(grid) != wanted and len(one.shape) == len(scale.shape) and not scale.is_swizzled
-    ):
-        yield Hit("scale_misfit", CheckPlace(one.name, f"{scale.name} is {list(scale.shape)}: {fits}."), of=n)
     if stated and scale.block not in stated and one.fmt != "E2M1" and scale.kind == "weight":
         configured = " or ".join(f"{lines} x {columns}" for lines, columns in sorted(stated))
         place = CheckPlace(
             one.name,
             f"{scale.name} {list(scale.shape)} has blocks of {words}, and {subject.convention.block_from} says "
             f"{configured}.",
+            brief=f"blocks of {words}",
         )
         yield Hit("block_not_as_configured", place, of=n, weight=one.n)
-    yield from _partial(one, scale)
 
 
 def _stated_blocks(subject: Subject) -> frozenset[Block]:
@@ -68,12 +81,10 @@ def _stated_blocks(subject: Subject) -> frozenset[Block]:
     return frozenset(stated) | ({subject.convention.block} if subject.convention.block else set())
 
 
-def _partial(one: Quantised, scale: Scale) -> Iterator[Hit]:
-    assert scale.block is not None
-    axes = zip(("lines", "columns"), _matrix(one), scale.block, strict=True)
-    left = [f"{size % block} of {block} {axis} ({size})" for axis, size, block in axes if size % block]
-    if left:
-        yield Hit("block_partial", CheckPlace(one.name, f"{one.name}: the last block has {' and '.join(left)}."))
+def _left_over(one: Quantised, block: Block) -> str:
+    """What the last blocks hold where that is not a whole one; empty: they are whole."""
+    axes = zip(("lines", "columns"), _matrix(one), block, strict=True)
+    return " and ".join(f"{size % whole} of {whole} {axis} ({size})" for axis, size, whole in axes if size % whole)
 
 
 def _matrix(one: Quantised) -> tuple[int, int]:

@@ -87,7 +87,7 @@ def read_subject() -> SubjectOf:
 
 def _read(headers: Headers, block: tuple[int, int], dialect: str, more: Mapping[str, Any]) -> Convention:
     scales = {name: kind for name in headers if (kind := _KINDS.get(name.rpartition(".")[2])) is not None}
-    codes = {name for name, (dtype, _) in headers.items() if dtype.startswith("F8_E4") and name not in scales}
+    codes = [name for name, (dtype, _) in headers.items() if dtype.startswith("F8_E4") and name not in scales]
     quantised, used = [], set()
     for name in codes:
         module = name.removesuffix(".weight")

@@ -14,11 +14,12 @@ from fp8debug.analysis.checkpoint.checks.numbering import numbering
 from fp8debug.analysis.checkpoint.checks.pairs import pairs
 from fp8debug.analysis.checkpoint.checks.shape import shape
 from fp8debug.analysis.checkpoint.checks.sharding import sharding
+from fp8debug.analysis.checkpoint.checks.twice import scale_twice
 from fp8debug.analysis.checkpoint.checks.unmatched import unmatched
 
 SubjectOf = Callable[..., Subject]
 Shape = tuple[int, ...]
-STRUCTURE = (pairs, shape, completeness, numbering, exclusions, unmatched)
+STRUCTURE = (pairs, scale_twice, shape, completeness, numbering, exclusions, unmatched)
 
 
 class Model(NamedTuple):

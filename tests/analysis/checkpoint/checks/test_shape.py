@@ -25,10 +25,19 @@ def test_whole_blocks_say_nothing_and_a_partial_one_is_a_note(subject_of: Subjec
     )
 
 
-def test_a_grid_that_does_not_fit_is_told_with_the_one_that_would(subject_of: SubjectOf) -> None:
-    (hit,) = shape(subject_of(one(256, 512, (2, 8))))
+def test_a_grid_that_does_not_fit_is_told_with_the_one_that_would(read_subject: SubjectOf) -> None:
+    config = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    (hit,) = shape(read_subject(one(256, 512, (2, 7)), configs={"config.json": config}))
     assert hit.check == "scale_misfit"
-    assert "is [2, 8]: blocks of 128 x 128 of 256 x 512 give [2, 4]" in hit.place.message
+    assert "a.weight_scale_inv [2, 7] for a.weight [256, 512], expected [2, 4]." in hit.place.message
+
+
+def test_tensors_of_a_kind_end_in_part_of_a_block_once(subject_of: SubjectOf) -> None:
+    headers: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for layer in range(3):
+        headers |= {f"layers.{layer}.{name}": header for name, header in one(576, 512, (5, 4)).items()}
+    (hit,) = shape(subject_of(headers))
+    assert hit.place.message == "layers.0.a.weight and 2 like it: the last block has 64 of 128 lines (576)."
 
 
 def test_a_grid_stored_columns_first(subject_of: SubjectOf) -> None:
@@ -52,7 +61,9 @@ def test_what_fits_in_no_way_is_told_with_what_would(subject_of: SubjectOf) -> N
     subject = subject_of({"a.weight": ("F8_E4M3", (256, 512))})
     misfit = Misfit("a.weight", "a.weight_scale_inv", (3, 4), ((2, 4), (256,)), "No block size gives 3 lines.")
     (hit,) = shape(replace(subject, convention=replace(subject.convention, misfits=(misfit,))))
-    assert hit.place.message == "a.weight: No block size gives 3 lines."
+    assert hit.place.message == (
+        "a.weight_scale_inv [3, 4] for a.weight [256, 512], expected [2, 4] or [256]. No block size gives 3 lines."
+    )
     assert hit.place.numbers["expected"] == "[2, 4] or [256]"
 
 
