@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
-from fp8debug.analysis.checkpoint.checks.names import ending_of, module_of, starred, wrappers_of
+from fp8debug.analysis.checkpoint.checks.names import ending_of, module_of, owner_of, starred, wrappers_of
 from fp8debug.analysis.checkpoint.dialects.loading import dialects
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised
 
