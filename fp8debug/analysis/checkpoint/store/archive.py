@@ -133,7 +133,7 @@ class Archive:
 
     def _behind_header(self, info: zipfile.ZipInfo) -> Entry | None:
         start = info.header_offset + _LOCAL_HEADER.size
-        if start > self._size:
+        if info.header_offset < 0 or start > self._size:
             return None
         sign, name_length, extra_length = _LOCAL_HEADER.unpack(self.raw.read(info.header_offset, start).tobytes())
         first = start + name_length + extra_length

@@ -122,7 +122,10 @@ def _strided(value: object, archive: Archive | None, what: str) -> tuple[View, S
         held = archive.read_storage(view.storage.key, 0, archive.storage_size(view.storage.key))
     if view.needs > len(held):
         raise Fp8DebugError(f"{what} needs {view.needs:,} bytes and has {len(held):,}; write the checkpoint again")
-    return view, Strided(HeldBytes(held), view.itemsize, view.shape, view.strides, view.offset)
+    tensor = Strided(HeldBytes(held), view.itemsize, view.shape, view.strides, view.offset)
+    if tensor.n * tensor.itemsize > LONGEST:
+        raise Fp8DebugError(f"{what} has {tensor.n:,} numbers; expected a few for each GEMM and step")
+    return view, tensor
 
 
 def _values(view: View, strided: Strided) -> Float32Array:
