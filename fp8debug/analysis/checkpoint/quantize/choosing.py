@@ -47,7 +47,12 @@ class Chosen:
 
 
 def choose(
-    store: Store, *, include: str | None = None, exclude: str | None = None, multiples: tuple[int, int] = (1, 1)
+    store: Store,
+    *,
+    include: str | None = None,
+    exclude: str | None = None,
+    multiples: tuple[int, int] = (1, 1),
+    has_stacks: bool = True,
 ) -> tuple[tuple[Chosen, ...], tuple[Kept, ...]]:
     """Tell what is quantised from what is kept, in the order of the files.
 
@@ -56,6 +61,7 @@ def choose(
         include: regex (re.search) of module names; only these are quantised, whatever kind of layer they are.
         exclude: regex of module names that are kept.
         multiples: lines of a matrix, and elements of a line, must be multiples of these.
+        has_stacks: whether several matrices may be one tensor.
 
     Raises:
         UsageError: a regex does not compile, or no tensor is left to be quantised.
@@ -74,7 +80,7 @@ def choose(
         elif why is None:
             why = _no_linear(module, stored, vocabulary)
         if why is None:
-            why = _no_multiple(stored, multiples)
+            why = "a stack of matrices" if len(stored.shape) > 2 and not has_stacks else _no_multiple(stored, multiples)
         if why is None:
             chosen.append(Chosen(stored, module))
         else:

@@ -10,6 +10,8 @@ from typing import Any
 from fp8debug.analysis.checkpoint.quantize.casting import CastRecipe
 from fp8debug.analysis.checkpoint.quantize.forms import Form
 from fp8debug.analysis.checkpoint.quantize.spelling import Spelled
+from fp8debug.analysis.checkpoint.quantize.te_tensors import te_tensor
+from fp8debug.analysis.checkpoint.quantize.torch_archive import Called
 from fp8debug.analysis.checkpoint.quantize.torchao_header import torchao_header
 from fp8debug.formats import Format
 from fp8debug.recipes import BlockScaling
@@ -42,6 +44,8 @@ class Description:
     """Further JSON files, by name."""
     metadata: Mapping[str, str] | None = None
     """Texts of the header."""
+    classes: Mapping[str, Called] | None = None
+    """In a file of torch.save, the parameters that are no plain tensors."""
 
 
 def describe(made: Made) -> Description:
@@ -107,7 +111,10 @@ def _modelopt(made: Made) -> Description:
 
 
 def _quark(made: Made) -> Description:
-    schemes: Mapping[str, Json] = {"current": {"qscheme": "per_tensor"}, "rowwise": {"qscheme": "per_channel", "ch_axis": 0}}
+    schemes: Mapping[str, Json] = {
+        "current": {"qscheme": "per_tensor"},
+        "rowwise": {"qscheme": "per_channel", "ch_axis": 0},
+    }
     if made.form.recipe == "mxfp4":
         weight: Json = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0", "ch_axis": -1}
     else:
@@ -139,8 +146,16 @@ def _torchao(made: Made) -> Description:
     return Description(metadata=torchao_header(weights, made.form.recipe, made.fmt, made.plain))
 
 
+def _te(made: Made) -> Description:
+    classes = {}
+    for one in made.weights:
+        codes, scale_inv = one.tensors()
+        classes[codes.name] = te_tensor(codes, scale_inv, made.form.recipe, made.fmt, one.cast.stored.dtype)
+    return Description(classes=classes)
+
+
 def _nothing(made: Made) -> Description:
-    """Scales of names that everybody uses, and no word about what they do."""
+    """No word: about scales that are not there, or that have names that everybody uses."""
     return Description()
 
 
@@ -153,6 +168,8 @@ _DESCRIBED: Mapping[str, Callable[[Made], Description]] = {
     "comfyui": _comfyui,
     "gpt-oss": _gpt_oss,
     "torchao": _torchao,
+    "te": _te,
+    "cast": _nothing,
     "multiplies": _nothing,
     "divides": _nothing,
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 from fp8debug.errors import UsageError, nearest
 from fp8debug.formats import Format
-from fp8debug.recipes import Recipe
+from fp8debug.recipes import Recipe, Static
 
 _WRITTEN_AS = {"static": "current"}
 """Recipes that are written like another one."""
@@ -36,7 +36,8 @@ class Form:
     """Kind of the recipe: current, block, ..."""
     formats: tuple[str, ...]
     """Element formats that it can say."""
-    scale: ScaleForm
+    scale: ScaleForm | None = None
+    """None: codes are values."""
     tensor_scale: ScaleForm | None = None
     """Second level."""
     codes: str = "{param}"
@@ -44,6 +45,8 @@ class Form:
     has_whole_blocks: bool = False
     has_blocks_apart: bool = False
     is_high_first: bool = False
+    is_torch: bool = False
+    has_stacks: bool = True
 
 
 @cache
@@ -59,15 +62,17 @@ def form_for(recipe: Recipe, dialect: str | None) -> Form:
     Raises:
         UsageError: there is none; the message lists what there is.
     """
-    kind = _WRITTEN_AS.get(recipe.kind, recipe.kind)
-    fitting = [form for form in forms() if form.recipe == kind]
+    kinds = (recipe.kind, _WRITTEN_AS.get(recipe.kind))
+    fitting = [form for form in forms() if form.recipe in kinds]
     if not fitting:
-        kinds = dict.fromkeys(form.recipe for form in forms())
-        raise UsageError(f"recipe {recipe.text} makes no checkpoint; expected one of {', '.join(kinds)}")
+        known = dict.fromkeys(form.recipe for form in forms())
+        raise UsageError(f"recipe {recipe.text} makes no checkpoint; expected one of {', '.join(known)}")
     found = next((form for form in fitting if dialect in (None, form.dialect)), None)
     if found is None:
         assert dialect is not None
         raise UsageError(_no_pair(recipe, dialect, fitting))
+    if found.scale is None and isinstance(recipe, Static) and recipe.value != 1:
+        raise UsageError(f"recipe {recipe.text} as {dialect}: it stores no scale; expected static, whose scale is 1")
     return found
 
 
@@ -106,7 +111,7 @@ def _form(given: Mapping[str, Any]) -> Form:
         **{
             **given,
             "formats": tuple(given["formats"]),
-            "scale": ScaleForm(**given["scale"]),
+            "scale": ScaleForm(**given["scale"]) if "scale" in given else None,
             "tensor_scale": ScaleForm(**second) if second else None,
         }
     )

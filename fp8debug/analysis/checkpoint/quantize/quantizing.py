@@ -44,7 +44,8 @@ def quantize_checkpoint(
 
     Args:
         source: a checkpoint in BF16, F16 or F32.
-        target: a folder, or a file NAME.safetensors; configurations go beside it.
+        target: a folder, or a file NAME.safetensors (NAME.pt where the dialect is one of torch.save's files);
+            configurations go beside it.
         recipe: how weights are scaled and cast, or its text.
         dialect: the convention to write it in; None: the usual one of the recipe.
         include: regex of module names; these alone are quantised, whatever kind of layer they are.
@@ -62,10 +63,16 @@ def quantize_checkpoint(
     form = form_for(recipe, dialect)
     fmt = element_format(recipe, form)
     assert isinstance(recipe, (BlockRecipe, TensorRecipe))  # as every recipe of a form is
-    folder = Folder.at(Path(target), Path(source), force=force)
+    folder = Folder.at(Path(target), Path(source), ".pt" if form.is_torch else ".safetensors", force=force)
     with open_store(source) as store:
         check_high_precision(store)
-        chosen, kept = choose(store, include=include, exclude=exclude, multiples=multiples_of(recipe, form))
+        chosen, kept = choose(
+            store,
+            include=include,
+            exclude=exclude,
+            multiples=multiples_of(recipe, form),
+            has_stacks=form.has_stacks,
+        )
         casts = [_cast(store, one, recipe, fmt, told) for one in chosen]
         spelled = {cast.stored.name: Spelled(cast, form) for cast in casts if not cast.makes_nan_of_zeros}
         kept += tuple(Kept(cast.stored.name, _ZEROS) for cast in casts if cast.makes_nan_of_zeros)

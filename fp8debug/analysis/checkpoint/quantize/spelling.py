@@ -51,9 +51,9 @@ class Spelled:
         shape = (*stack, length // 2 if self._is_packed else length)
         if self.form.has_blocks_apart:
             shape = (*stack, shape[-1] // _BLOCK_BYTES, _BLOCK_BYTES)
-        return WrittenTensor(
-            self.named(self.form.codes), _STORED_AS[self.cast.fmt.name], shape, partial(self._code_bytes, told)
-        )
+        # Objects that hold codes have them as bytes, and say what they are.
+        dtype = "U8" if self.form.is_torch else _STORED_AS[self.cast.fmt.name]
+        return WrittenTensor(self.named(self.form.codes), dtype, shape, partial(self._code_bytes, told))
 
     @property
     def _is_packed(self) -> bool:
@@ -77,21 +77,26 @@ class Spelled:
         numbers = cast.grid(divides=form.divides)
         if cast.tile is not None and form.shape in _OF_EACH_LINE and cast.tile.lines < _LINES_OF_A_GRID:
             numbers = one_a_line(numbers, cast.tile.lines, weight)
-        codes = scale_codes(np.ascontiguousarray(numbers), form.dtype)
+        numbers = np.ascontiguousarray(numbers)
+        if form.shape == "padded_grid":
+            numbers = padded(numbers.reshape(-1, numbers.shape[-1]), shape)
+        codes = scale_codes(numbers, form.dtype)
         return swizzled(codes.reshape(*weight[:-1], -1)) if form.shape == "swizzled_grid" else codes
 
 
 def scale_shape(shape: str, weight: tuple[int, ...], tile: Tile | None) -> tuple[int, ...]:
     """Shape of a scale tensor, in a word of forms.toml, of a weight (..., N, K)."""
     stack, rows, columns = weight[:-2], weight[-2], weight[-1]
-    if shape in ("grid", "spaced_grid", "swizzled_grid"):
+    if shape.endswith("grid"):
         assert tile is not None and tile.length is not None
         lines = -(-rows // tile.lines) if tile.lines >= _LINES_OF_A_GRID else rows
         length = -(-columns // tile.length)
         if shape == "spaced_grid":
             return (*stack, lines, 1, length, 1)
-        if shape == "swizzled_grid":
-            return (*stack, -(-lines // 128) * 128, -(-length // 4) * 4)
+        if shape == "padded_grid" and tile.lines >= _LINES_OF_A_GRID:
+            return (*stack, lines, _up(length, 4))
+        if shape in ("swizzled_grid", "padded_grid"):
+            return (*stack, _up(lines, 128), _up(length, 4))
         return (*stack, lines, length)
     if shape == "scalar":
         return stack
@@ -100,7 +105,11 @@ def scale_shape(shape: str, weight: tuple[int, ...], tile: Tile | None) -> tuple
 
 _LINES_OF_A_GRID = 128
 """Where blocks are so high readers know it; of lower ones each line is stored as if it had scales of its own."""
-_OF_EACH_LINE = ("grid", "swizzled_grid")
+_OF_EACH_LINE = ("grid", "swizzled_grid", "padded_grid")
+
+
+def _up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
 
 
 def one_a_line(grid: Float32Array, tile_lines: int, weight: tuple[int, ...]) -> Float32Array:
@@ -115,6 +124,12 @@ def scale_codes(numbers: Float32Array, dtype: str) -> Uint8Array:
     if dtype in ("U8", "F8_E8M0"):
         return encode_e8m0(numbers)
     return encode(numbers, E4M3) if dtype == "F8_E4M3" else numbers.astype("<f4").reshape(-1).view(np.uint8)
+
+
+def padded(grid: Float32Array, shape: tuple[int, ...]) -> Float32Array:
+    """A grid filled up with zeros, as which E8M0 has its smallest number."""
+    margins = [(0, wanted - there) for wanted, there in zip(shape, grid.shape, strict=True)]
+    return np.pad(grid, margins, constant_values=np.float32(0))
 
 
 def swizzled(grid: Uint8Array) -> Uint8Array:

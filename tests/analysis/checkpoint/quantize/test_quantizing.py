@@ -188,8 +188,9 @@ def test_torchao_reads_what_is_written_for_it(recipe: str, written: Writer, tmp_
             "deepseek",
             "--as deepseek holds no nvfp4, only current, block, mxfp8; nvfp4 is written as modelopt, ",
         ),
-        ("delayed", None, "recipe delayed makes no checkpoint; expected one of current, rowwise, block"),
+        ("delayed", None, "recipe delayed makes no checkpoint; expected one of current, static, rowwise, block"),
         ("bf16", None, "recipe bf16 makes no checkpoint"),
+        ("static:scale=2", "cast", "recipe static:scale=2.0 as cast: it stores no scale; expected static, whose scale"),
         ("current:fp8_format=E5M2", "modelopt", "its codes cannot be E5M2; .* E5M2 is written as compressed-tensors"),
         ("blok", None, "unknown recipe"),
     ],
@@ -210,8 +211,12 @@ def test_what_cannot_be_quantised_or_written(moe: Path, tmp_path: Path, written:
         (moe, "moe", {"force": True}, "is in the folder of what is read"),
         (moe, "moe/new.safetensors", {}, "is in the folder of what is read"),
         (moe, "a file", {}, "is a file; expected a folder"),
+        (moe, "a.pt", {}, "this dialect is written to .safetensors files"),
+        (moe, "others", {"force": True}, "holds another checkpoint, mine.safetensors; give another name"),
     ):
         (tmp_path / "a file").write_text("")
+        (tmp_path / "others").mkdir(exist_ok=True)
+        (tmp_path / "others" / "mine.safetensors").write_text("")
         with pytest.raises(UsageError, match=told):
             quantize_checkpoint(source, tmp_path / target, "current", **options)
     with pytest.raises(Fp8DebugError):

@@ -19,6 +19,7 @@ from fp8debug.recipes import BlockRecipe, TensorRecipe, parse_recipe, scaled_cas
 
 PARAMETERS = {
     "current": ["", "power_of_two=true"],
+    "static": [""],
     "rowwise": ["", "power_of_two=false"],
     "block": ["", "power_of_two=false", "power_of_two=false,flavour=deepseek", "flavour=deepgemm"],
     "mxfp8": ["", "scale_rule=floor", "scale_rule=ceil", "scale_rule=even", "enable_2d_quantization=true"],
