@@ -71,7 +71,12 @@ def _below_maximum(fmt: Format, judged: list[Coded]) -> Iterator[Hit]:
                 f"{one.quantised.name}: in {below:,} of {one.n:,} blocks no code comes near {value_of(top, fmt):g}, "
                 "which the others reach: their scale has a floor, or belongs to blocks of another size."
             )
-            place = CheckPlace(one.quantised.name, message, numbers={"n_below": below, "n_blocks": one.n})
+            place = CheckPlace(
+                one.quantised.name,
+                message,
+                numbers={"n_below": below, "n_blocks": one.n},
+                brief=f"{below:,} of {one.n:,} blocks",
+            )
             yield Hit("code_blocks_below", place, len(judged), weight=below / one.n)
     single = [one for one in judged if one.facts.block_histogram is None]
     low = [one for one in single if 0 < one.facts.largest < fmt.max / 2]
@@ -81,7 +86,12 @@ def _below_maximum(fmt: Format, judged: list[Coded]) -> Iterator[Hit]:
                 f"{one.quantised.name}: no code is larger than {one.facts.largest:g}, while {len(single) - len(low):,} "
                 f"of {len(single):,} tensors come near {fmt.max:g}: its scale is larger than its values need."
             )
-            place = CheckPlace(one.quantised.name, message, numbers={"largest": one.facts.largest})
+            place = CheckPlace(
+                one.quantised.name,
+                message,
+                numbers={"largest": one.facts.largest},
+                brief=f"largest {one.facts.largest:g}",
+            )
             yield Hit("code_blocks_below", place, len(judged), weight=1 / one.facts.largest)
 
 
@@ -98,7 +108,9 @@ def _clipped(fmt: Format, judged: list[Coded]) -> Iterator[Hit]:
                 )
                 yield Hit(
                     "code_clipped",
-                    CheckPlace(one.quantised.name, message, numbers={"clipped": clipped}),
+                    CheckPlace(
+                        one.quantised.name, message, numbers={"clipped": clipped}, brief=f"{100 * clipped:.2g} %"
+                    ),
                     len(judged),
                     severity="warning" if clipped > _HEAVILY else None,
                     weight=clipped,
@@ -128,4 +140,9 @@ def _all_zero(subject: Subject) -> Iterator[Hit]:
         facts = subject.facts.codes.get(one.name)
         if facts is not None and facts.n and facts.n_zero == facts.n:
             message = f"{one.name}: all {facts.n:,} codes are zero."
-            yield Hit("code_all_zero", CheckPlace(one.name, message), len(subject.facts.codes), weight=facts.n)
+            yield Hit(
+                "code_all_zero",
+                CheckPlace(one.name, message, brief=f"{facts.n:,} codes"),
+                len(subject.facts.codes),
+                weight=facts.n,
+            )

@@ -82,6 +82,7 @@ def magnitude(subject: Subject) -> Iterator[Hit]:
                 f"{words}{_explained(subject, one, usual, factor)}.",
                 factor,
                 {"rms": one.rms, "expected_rms": usual, "amax": one.amax},
+                f"rms {one.rms:.3g} instead of {usual:.2g}, {_times(factor)}",
             ),
             of=len(weights),
             severity=severity,
@@ -110,7 +111,7 @@ def _explained(subject: Subject, one: Weight, usual: float, factor: float) -> st
     """What would make the magnitude right, where something does; begins with a colon."""
     if one.are_codes:
         return f": codes read as values, about 1/scale = {factor:.4g}x too large"
-    times = f"{factor:.3g} times too large" if factor > 1 else f"{1 / factor:.3g} times too small"
+    times = _times(factor)
     if one.quantised is None or one.facts is None or one.quantised.grid_scale is None or not one.facts.rms_codes:
         return f", {times}"
     scale = one.quantised.grid_scale
@@ -128,6 +129,10 @@ def _explained(subject: Subject, one: Weight, usual: float, factor: float) -> st
     if scale.encoding in _SECOND_LEVEL and all(level.kind != "tensor" for level in one.quantised.scales):
         return f", {times}: its {scale.encoding} scales have no second level, one number for the tensor"
     return f", {times}"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.3g} times too large" if factor > 1 else f"{1 / factor:.3g} times too small"
 
 
 def _may_be_exponents(numbers: ScaleFacts) -> bool:
@@ -152,7 +157,13 @@ def _unscaled(weights: list[Weight]) -> Iterator[Hit]:
         )
         numbers = {"zero": zero, "subnormal": subnormal, "rms": one.rms}
         severity = "watch" if zero > _MUCH_LOST else None
-        yield Hit("stored_unscaled", CheckPlace(one.name, message, None, numbers), len(unscaled), severity, weight=zero)
+        yield Hit(
+            "stored_unscaled",
+            CheckPlace(one.name, message, None, numbers, f"{100 * zero:.2g} % zero"),
+            len(unscaled),
+            severity,
+            weight=zero,
+        )
 
 
 _MUCH_LOST = 0.05

@@ -31,7 +31,9 @@ def mixed_up(fmt: Format, tensors: Sequence[Coded], why: str) -> Iterator[Hit]:
             f"{one.quantised.name} is stored as {fmt.name}, but {why}: a format mix-up, not a scale error. The same "
             f"byte of {other} means {'twice' if is_fnuz else 'half'} as much."
         )
-        place = CheckPlace(one.quantised.name, message, 0.5 if is_fnuz else 2.0)
+        place = CheckPlace(
+            one.quantised.name, message, 0.5 if is_fnuz else 2.0, brief=f"{one.facts.n_nan:,} codes that are NaN here"
+        )
         yield Hit("code_format_mixup", place, len(tensors), weight=one.facts.n_nan / one.facts.n)
 
 

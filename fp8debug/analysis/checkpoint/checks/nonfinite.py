@@ -72,6 +72,7 @@ def nonfinite(subject: Subject) -> Iterator[Hit]:
                 one.name,
                 message,
                 numbers={"n_nan": one.n_nan, "n_inf": one.n_inf, "n": one.n, "n_rows": n_rows},
+                brief=message.removeprefix(f"{one.name}: ").removesuffix("."),
             )
             # A mask of attention that is kept with the weights is meant to be infinite.
             severity = "note" if one.n_nan == 0 and "mask" in one.name.rpartition(".")[2] else None

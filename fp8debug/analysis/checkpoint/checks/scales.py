@@ -52,10 +52,11 @@ def _unusable(
                 if facts.n == 1
                 else f": {n:,} of {facts.n:,} numbers are {words}{_where(facts, check, n)}"
             )
+            brief = words if facts.n == 1 else f"{n:,} of {facts.n:,} {words}"
             message = f"{place_of(scale)}{how_many}{_consequence(check, scale, owner)}.{family.summary}"
             yield Hit(
                 check,
-                CheckPlace(scale.name, message, numbers={"n": n, "of": facts.n, "kind": scale.kind}),
+                CheckPlace(scale.name, message, numbers={"n": n, "of": facts.n, "kind": scale.kind}, brief=brief),
                 of=family.n_of_kind,
                 severity=severity,
                 weight=n / facts.n + family.share_unusable,
@@ -109,7 +110,9 @@ def _far_off(family: Family) -> Iterator[Hit]:
         numbers = {"value": one.value, "median": family.median, "bits": one.bits}
         yield Hit(
             "scale_far_off",
-            CheckPlace(one.scale.name, message, numbers=numbers),
+            CheckPlace(
+                one.scale.name, message, numbers=numbers, brief=f"{one.value:.3g}, {times:.3g} times {direction}"
+            ),
             of=family.n_of_kind,
             severity="warning" if abs(one.bits) > _HOPELESS_BITS else None,
             weight=abs(one.bits),
