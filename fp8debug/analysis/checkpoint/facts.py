@@ -62,7 +62,7 @@ class ScaleFacts:
     """Numbers of one scale tensor, as stored."""
 
     values: Float32Array | None
-    """All of them, in the stored shape; None: more than KEPT_SCALES, `values.scale_numbers` reads them again."""
+    """All of them, in the stored shape (swizzled ones as the grid); None: more than KEPT_SCALES, `values.scale_numbers` reads them again."""
     n: int
     n_nan: int
     n_inf: int
@@ -79,7 +79,8 @@ class ScaleFacts:
     are_powers_of_two: bool
     """Whether all finite, non-zero ones are, and there is one."""
     odd_at: tuple[tuple[int, ...], ...]
-    """Where the first few stand that are NaN, infinite, zero or negative: positions in the stored shape."""
+    """Where the first few stand that are NaN, infinite, zero or negative: positions in the stored shape, of swizzled
+    grids in the grid."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from fp8debug.analysis.checkpoint.store import CHUNK_BYTES, Store
 from fp8debug.formats import FORMATS, BoolArray, Float32Array, Uint8Array, decode
 
 Float64Array = npt.NDArray[np.float64]
+_Number = TypeVar("_Number", bound=np.generic)
 
 _FORMAT_OF_DTYPE = {
     "F8_E4M3": "E4M3",
@@ -113,7 +115,7 @@ def blocks_in(quantised: Quantised, block: tuple[int, int]) -> tuple[int, int]:
     return -(-rows // block[0]), -(-quantised.length // block[1])
 
 
-def unswizzled(stored: Float32Array, lines: int, length: int) -> Float32Array:
+def unswizzled(stored: npt.NDArray[_Number], lines: int, length: int) -> npt.NDArray[_Number]:
     """A grid in the order of tensor cores as (matrices, lines, length), without its padding.
 
     Of a tile of 128 x 4 numbers, the one of line r and column c is number 16 (r mod 32) + 4 (r div 32) + c; tiles

@@ -191,6 +191,23 @@ def test_strange_shapes(shape: tuple[int, ...], written: Written) -> None:
     )
 
 
+def test_the_padding_of_a_swizzled_grid_is_no_scale(written: Written) -> None:
+    grid = RNG.integers(1, 100, (130, 5)).astype(np.uint8)
+    padded = np.zeros((256, 8), np.uint8)
+    padded[:130, :5] = grid
+    # Tiles of 128 x 4, in each of which line r, column c is number 16 (r mod 32) + 4 (r div 32) + c.
+    stored = padded.reshape(2, 4, 32, 2, 4).transpose(0, 3, 2, 1, 4).reshape(-1)
+    codes = RNG.integers(0, 0x7F, (130, 80)).astype(np.uint8)
+    scale = Scale("s", "weight", "E4M3", (2048,), False, "block", (1, 16), is_swizzled=True)
+    one = Quantised("w", "", "E4M3", (130, 80), (scale,))
+    with open_store(written({"w": ("F8_E4M3", codes), "s": ("F8_E4M3", stored)})) as store:
+        facts = measure(store, convention(one))
+    factors = grid.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    values = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float64) * np.repeat(factors, 16, axis=1)
+    assert (facts.scales["s"].n, facts.scales["s"].n_zero, facts.codes["w"].n_blocks) == (650, 0, 650)
+    assert facts.codes["w"].rms == pytest.approx(np.sqrt(np.mean(values**2)))
+
+
 def test_a_scale_that_does_not_fit_leaves_the_magnitude_open(written: Written) -> None:
     scale = Scale("s", "weight", "F32", (3, 3), False, "block", (128, 128))
     codes = np.full((8, 8), 0x38, np.uint8)

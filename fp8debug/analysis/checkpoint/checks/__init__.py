@@ -10,6 +10,7 @@ from fp8debug.analysis.checkpoint.checks.demands import demands
 from fp8debug.analysis.checkpoint.checks.exclusions import exclusions
 from fp8debug.analysis.checkpoint.checks.fused import fused_scales_differ
 from fp8debug.analysis.checkpoint.checks.hit import Check
+from fp8debug.analysis.checkpoint.checks.lost_scales import lost_scales
 from fp8debug.analysis.checkpoint.checks.magnitude import magnitude
 from fp8debug.analysis.checkpoint.checks.nonfinite import nonfinite
 from fp8debug.analysis.checkpoint.checks.numbering import numbering
@@ -28,6 +29,7 @@ CHECKS: tuple[Check, ...] = (
     pairs,
     scale_twice,
     shape,
+    lost_scales,
     completeness,
     numbering,
     exclusions,

@@ -119,7 +119,10 @@ def _grids(store: Store, quantised: Quantised) -> tuple[Float32Array | None, Blo
     for scale in quantised.scales:
         stored = scale_numbers(store, scale)
         blocks = blocks_of(quantised, scale, stored.size)
-        grids[scale.name] = grid_of(quantised, scale, stored)
+        try:
+            grids[scale.name] = grid_of(quantised, scale, stored)
+        except ValueError:  # as many numbers as no grid of these blocks has
+            return None, None, None
         if not fits(grids[scale.name], blocks, quantised):
             return None, None, None
         if scale is quantised.grid_scale:

@@ -13,7 +13,7 @@ from fp8debug.analysis.checkpoint.measuring.codes import can_count, measure_code
 from fp8debug.analysis.checkpoint.measuring.plain import can_measure, measure_plain
 from fp8debug.analysis.checkpoint.measuring.progress import Progress
 from fp8debug.analysis.checkpoint.measuring.scales import measure_scale
-from fp8debug.analysis.checkpoint.records import Convention, Scale
+from fp8debug.analysis.checkpoint.records import Convention, Quantised, Scale
 from fp8debug.analysis.checkpoint.store import Store, n_bytes_of
 from fp8debug.analysis.checkpoint.values import can_be_numbers
 
@@ -47,7 +47,9 @@ def measure(
     names = [one.name for one in codes] + list(scales) + [one.name for one in plain]
     progress = Progress(sum(n_bytes_of(store.tensors[name]) for name in names))
     with _Workers(threads or min(os.cpu_count() or 1, MOST_THREADS), progress, told) as workers:
-        of_scales = {name: workers.give(measure_scale, store, scale, progress) for name, scale in scales.items()}
+        of_scales = {
+            name: workers.give(measure_scale, store, scale, owner, progress) for name, (scale, owner) in scales.items()
+        }
         of_codes = {one.name: workers.give(measure_codes, store, one, progress) for one in codes}
         of_plain = {one.name: workers.give(measure_plain, store, one, progress) for one in plain}
         workers.finish()
@@ -61,17 +63,21 @@ def scales_only(store: Store, convention: Convention) -> Facts:
         Fp8DebugError: a file has changed or ends too early.
     """
     progress = Progress(1)
-    scales = {name: measure_scale(store, scale, progress) for name, scale in _scales_of(convention).items()}
+    scales = {
+        name: measure_scale(store, scale, owner, progress) for name, (scale, owner) in _scales_of(convention).items()
+    }
     no_codes: dict[str, CodeFacts] = {}
     no_plain: dict[str, PlainFacts] = {}
     return Facts(no_codes, scales, no_plain)
 
 
-def _scales_of(convention: Convention) -> dict[str, Scale]:
-    found: dict[str, Scale] = {}
-    for scale in (*(scale for one in convention.quantised for scale in one.scales), *convention.scales):
+def _scales_of(convention: Convention) -> dict[str, tuple[Scale, Quantised | None]]:
+    """All scales by name, with the codes that they belong to."""
+    found: dict[str, tuple[Scale, Quantised | None]] = {}
+    of_codes = [(scale, one) for one in convention.quantised for scale in one.scales]
+    for scale, owner in [*of_codes, *((scale, None) for scale in convention.scales)]:
         if can_be_numbers(scale.encoding):
-            found.setdefault(scale.name, scale)
+            found.setdefault(scale.name, (scale, owner))
     return found
 
 

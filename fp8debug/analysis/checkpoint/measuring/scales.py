@@ -8,9 +8,9 @@ import numpy.typing as npt
 from fp8debug.analysis.checkpoint.facts import KEPT_SCALES, Int64Array, ScaleFacts
 from fp8debug.analysis.checkpoint.measuring.counting import counted
 from fp8debug.analysis.checkpoint.measuring.progress import Progress
-from fp8debug.analysis.checkpoint.records import Scale
-from fp8debug.analysis.checkpoint.store import Store, n_bytes_of
-from fp8debug.analysis.checkpoint.values import numbers
+from fp8debug.analysis.checkpoint.records import Quantised, Scale
+from fp8debug.analysis.checkpoint.store import Store
+from fp8debug.analysis.checkpoint.values import blocks_in, numbers, unswizzled
 from fp8debug.formats import FORMATS, BoolArray, Float32Array
 
 SMALLEST_NORMAL = np.float32(2.0**-126)
@@ -18,22 +18,27 @@ KEPT_PLACES = 8
 _MEDIAN_OF = 1 << 16
 
 
-def measure_scale(store: Store, scale: Scale, progress: Progress) -> ScaleFacts:
-    """Count what one tensor of scales holds."""
-    raw = store.whole(scale.name)
-    progress.add(n_bytes_of(store.tensors[scale.name]))
+def measure_scale(store: Store, scale: Scale, owner: Quantised | None, progress: Progress) -> ScaleFacts:
+    """Count what one tensor of scales holds; `owner`: the codes that it belongs to."""
+    raw, shape = store.whole(scale.name), scale.shape
+    progress.add(raw.size)
+    if scale.is_swizzled and owner is not None and scale.block is not None:  # its padding is no scale
+        grid = unswizzled(raw, *blocks_in(owner, scale.block))
+        raw, shape = np.ascontiguousarray(grid).reshape(-1), grid.shape
     if scale.encoding in FORMATS and raw.size > KEPT_SCALES:  # of 8 bits: no more than 256 different ones
         table = numbers(np.arange(256, dtype=np.uint8), scale.encoding)
         counts = counted(raw.reshape(-1), 256)
         is_odd = ~(np.isfinite(table) & (table > 0))
         places = np.flatnonzero(is_odd[raw])[:KEPT_PLACES] if counts[is_odd].any() else np.zeros(0, np.intp)
-        return _facts(table, counts, scale, places)
+        return _facts(table, counts, shape, places, scale.encoding)
     values = numbers(raw, scale.encoding).reshape(-1)
     odd = np.flatnonzero(~(np.isfinite(values) & (values > 0)))[:KEPT_PLACES]
-    return _facts(values, np.ones(values.size, np.int64), scale, odd)
+    return _facts(values, np.ones(values.size, np.int64), shape, odd, scale.encoding)
 
 
-def _facts(values: Float32Array, counts: Int64Array, scale: Scale, odd: npt.NDArray[np.intp]) -> ScaleFacts:
+def _facts(
+    values: Float32Array, counts: Int64Array, shape: tuple[int, ...], odd: npt.NDArray[np.intp], encoding: str
+) -> ScaleFacts:
     """The facts of some numbers, each of which occurs so many times."""
 
     def n_of(mask: BoolArray) -> int:
@@ -45,19 +50,19 @@ def _facts(values: Float32Array, counts: Int64Array, scale: Scale, odd: npt.NDAr
     is_tiny = is_finite & (np.abs(values) < SMALLEST_NORMAL) & (values != 0)
     n = int(counts.sum())
     return ScaleFacts(
-        values=values.reshape(scale.shape) if n <= KEPT_SCALES else None,
+        values=values.reshape(shape) if n <= KEPT_SCALES else None,
         n=n,
         n_nan=n_of(np.isnan(values)),
         n_inf=n_of(np.isinf(values)),
         n_zero=n_of(values == 0),
         n_negative=n_of(is_finite & (values < 0)),
-        n_subnormal=0 if scale.encoding == "E8M0" else n_of(is_tiny),
+        n_subnormal=0 if encoding == "E8M0" else n_of(is_tiny),
         n_one=n_of(values == 1),
         smallest=float(finite.min()) if finite.size else None,
         median=_median(finite, counts[is_finite]),
         largest=float(finite.max()) if finite.size else None,
         are_powers_of_two=_are_powers_of_two(magnitudes),
-        odd_at=tuple(tuple(int(i) for i in np.unravel_index(at, scale.shape)) if scale.shape else () for at in odd),
+        odd_at=tuple(tuple(int(i) for i in np.unravel_index(at, shape)) if shape else () for at in odd),
     )
 
 
