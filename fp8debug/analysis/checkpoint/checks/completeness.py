@@ -21,8 +21,7 @@ _FEWEST_WITH = 3
 _LARGEST_SHARE_WITHOUT = 0.25
 """Where more lack something than this, layers are of several kinds and nothing is missing."""
 _SHARE_OF_ACCIDENTS = 0.02
-"""A whole module that more layers lack than this (and more than one) is left out on purpose."""
-_SEVERITY_OF_KIND = {"weight": "error", "tensor": "error", "input": "error"}
+"""What more layers lack than this (and more than one) is left out on purpose."""
 
 Members = dict[Numbers, set[str]]
 """What the modules of one name pattern hold, by their numbers."""
@@ -35,30 +34,27 @@ def completeness(subject: Subject) -> Iterator[Hit]:
 
 
 def _lost_tensors(subject: Subject) -> Iterator[Hit]:
-    """Companions that most siblings have: an input scale, a second-level scale, a bias."""
-    convention = subject.convention
-    with_codes = {module_of(one.name) for one in convention.quantised}
-    kinds = _kinds_of_scales(subject)
+    """What stands beside the weights of most siblings, scales apart: a bias."""
+    with_codes = {module_of(one.name) for one in subject.convention.quantised}
     with_codes |= {module_of(name) for name in codes_without_scale(subject)}
+    scales = names_of_scales(subject)
     groups: dict[tuple[str, bool], Members] = defaultdict(lambda: defaultdict(set))
     for name in subject.store.tensors:
         module = module_of(name)
         pattern, numbers = starred(module)
         groups[pattern, module in with_codes][numbers].add(ending_of(name))
     for (pattern, _), members in groups.items():
+        # What has a number itself and holds tensors is a step of a sequence, and these are all different.
+        if pattern.endswith("*") and not pattern.endswith("experts.*"):
+            continue
         for ending, lacking in _holes(members):
-            kind = kinds.get((pattern, ending))
-            if kind == "weight":
-                continue  # codes without their scale are said by the check that pairs them
-            severity = "warning" if kind is None else _SEVERITY_OF_KIND.get(kind, "warning")
-            # What has a number itself and holds tensors is a step of a sequence, and these are all different.
-            is_step = pattern.endswith("*") and not pattern.endswith("experts.*")
             for numbers in lacking:
-                if kind is not None or (not is_step and _is_accident(pattern, numbers, len(lacking), members)):
-                    yield _missing(ending, pattern, numbers, len(lacking), len(members), severity)
+                if (pattern, ending) not in scales and _is_accident(pattern, numbers, len(lacking), members):
+                    yield missing(ending, pattern, numbers, len(lacking), len(members), "warning")
 
 
-def _kinds_of_scales(subject: Subject) -> dict[tuple[str, str], str]:
+def names_of_scales(subject: Subject) -> dict[tuple[str, str], str]:
+    """Kinds of scales, by the pattern of what holds them and the end of their names."""
     of_codes = (scale for one in subject.convention.quantised for scale in one.scales)
     return {
         (starred(module_of(scale.name))[0], ending_of(scale.name)): scale.kind
@@ -89,7 +85,7 @@ def _lost_modules(subject: Subject) -> Iterator[Hit]:
             for numbers in lacking:
                 is_alike = child in usual and members[numbers] == usual - {child}
                 if is_alike and _is_accident(pattern, numbers, len(lacking), members):
-                    yield _missing(child, pattern, numbers, len(lacking), len(members), "warning")
+                    yield missing(child, pattern, numbers, len(lacking), len(members), "warning")
 
 
 def _is_accident(pattern: str, numbers: Numbers, n_lacking: int, members: Members) -> bool:
@@ -103,7 +99,8 @@ def _is_accident(pattern: str, numbers: Numbers, n_lacking: int, members: Member
     return bool(numbers) and numbers not in (min(siblings), max(siblings))
 
 
-def _missing(what: str, pattern: str, numbers: Numbers, n_without: int, n: int, severity: str) -> Hit:
+def missing(what: str, pattern: str, numbers: Numbers, n_without: int, n: int, severity: str) -> Hit:
+    """One member that lacks something, `n_without` of `n` that do."""
     owner = with_numbers(pattern, numbers)
     where = place_words(pattern, numbers) or owner
     return Hit(

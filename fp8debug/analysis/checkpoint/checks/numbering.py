@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.checks.names import Numbers, place_words, ranges_of, starred, with_numbers
@@ -13,27 +14,68 @@ from fp8debug.analysis.checkpoint.records import CheckPlace
 _FEWEST = 3
 _SMALLEST_SHARE_FOUND = 0.75
 """Lists with larger holes hold something else: a part of a model, layers of one kind."""
+_MOST = 100_000
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _LISTS = ("layers", "layer", "h", "blocks", "block", "experts")
 
 
 def numbering(subject: Subject) -> Iterator[Hit]:
-    """Holes between the first and the last number, and experts that the other layers have."""
-    lists = _lists(subject)
+    """Holes between the first and the last number, experts that other layers have, and what is configured beyond."""
     by_pattern: dict[str, dict[Numbers, frozenset[int]]] = defaultdict(dict)
-    for owner, listed in lists.items():
+    for owner, listed in _lists(subject).items():
         pattern, numbers = starred(owner)
         by_pattern[pattern][numbers] = frozenset(listed)
+    configured = _Configured(subject.store.configs)
     for pattern, members in by_pattern.items():
-        usual, n_usual = Counter(members.values()).most_common(1)[0]
-        has_usual = pattern.endswith("experts") and n_usual >= _FEWEST and n_usual >= 0.75 * len(members)
+        usual = _usual(members) if pattern.endswith("experts") else frozenset[int]()
         for numbers, found in members.items():
-            n_wanted = len(usual) if has_usual else max(found) - min(found) + 1
-            if len(found) < max(_FEWEST, _SMALLEST_SHARE_FOUND * n_wanted):
-                continue
-            wanted = usual if has_usual else frozenset(range(min(found), max(found) + 1))
-            if missing := wanted - found:
+            wanted = usual | _without_holes(found, configured.n_experts if pattern.endswith("experts") else 0)
+            if len(found) >= max(_FEWEST, _SMALLEST_SHARE_FOUND * len(wanted)) and (missing := wanted - found):
                 yield _hit(pattern, numbers, missing, found)
+    yield from _last_layers(by_pattern, configured.n_layers)
+
+
+def _usual(members: dict[Numbers, frozenset[int]]) -> frozenset[int]:
+    """The numbers that most lists of a name have; none where they differ."""
+    usual, n = Counter(members.values()).most_common(1)[0]
+    return usual if n >= max(_FEWEST, _SMALLEST_SHARE_FOUND * len(members)) else frozenset()
+
+
+def _without_holes(found: frozenset[int], configured: int) -> frozenset[int]:
+    first, last = min(found), max(found) + 1
+    if first == 0 and last < configured:
+        last = configured
+    # A list that is mostly holes is none: ten numbers below a billion.
+    return frozenset(range(first, last)) if len(found) >= _SMALLEST_SHARE_FOUND * (last - first) else found
+
+
+class _Configured:
+    """What config.json counts; 0: it does not say."""
+
+    def __init__(self, configs: Mapping[str, Mapping[str, Any]]) -> None:
+        config = configs.get("config.json", {})
+        inner = (config.get(key) for key in ("text_config", "llm_config"))
+        tables = [config, *(table for table in inner if isinstance(table, Mapping))]
+        self.n_layers = _first(tables, ("num_hidden_layers",))
+        self.n_experts = _first(tables, ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"))
+
+
+def _first(tables: list[Mapping[str, Any]], keys: tuple[str, ...]) -> int:
+    values = (table.get(key) for table in tables for key in keys)
+    return next((value for value in values if isinstance(value, int) and 0 < value < _MOST), 0)
+
+
+def _last_layers(by_pattern: dict[str, dict[Numbers, frozenset[int]]], n_layers: int) -> Iterator[Hit]:
+    """The longest list of layers ends before the number that is configured."""
+    lists = [
+        (max(found) + 1, pattern, numbers, found)
+        for pattern, members in by_pattern.items()
+        if not pattern.endswith("experts")
+        for numbers, found in members.items()
+    ]
+    n, pattern, numbers, found = max(lists, default=(0, "", (), frozenset[int]()), key=lambda one: one[0])
+    if min(found, default=1) == 0 and _SMALLEST_SHARE_FOUND * n_layers <= n < n_layers:
+        yield _hit(pattern, numbers, frozenset(range(n, n_layers)), found)
 
 
 def _lists(subject: Subject) -> dict[str, set[int]]:

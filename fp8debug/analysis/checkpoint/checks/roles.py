@@ -13,11 +13,11 @@ _LINES = frozenset({
     "q_proj", "k_proj", "v_proj", "qkv_proj", "qkv", "q", "k", "v", "wq", "wk", "wv", "query", "key", "value",
     "query_key_value", "W_pack", "to_q", "to_k", "to_v", "add_q_proj", "add_k_proj", "add_v_proj", "q_b_proj",
     "kv_b_proj", "wq_b", "wkv_b", "in_proj_qkv", "in_proj_qkvz", "linear_qkv", "gate_proj", "up_proj", "gate_up_proj",
-    "gate_up", "w1", "w3", "w13", "fc1", "fc_in", "wi", "wi_0", "wi_1", "dense_h_to_4h", "linear_fc1", "lm_head",
-    "embed_tokens", "word_embeddings", "wte", "embed", "output_layer", "tok_embeddings",
+    "gate_up", "w1", "w3", "w13", "fc1", "fc_in", "layernorm_qkv", "wi", "wi_0", "wi_1", "dense_h_to_4h", "linear_fc1",
+    "lm_head", "embed_tokens", "word_embeddings", "wte", "embed", "output_layer", "tok_embeddings",
 })  # fmt: skip
 _COLUMNS = frozenset({
-    "o_proj", "out_proj", "wo", "wo_b", "down_proj", "w2", "fc2", "fc_out", "dense_4h_to_h", "linear_proj",
+    "o_proj", "proj", "out_proj", "wo", "wo_b", "down_proj", "w2", "fc2", "fc_out", "dense_4h_to_h", "linear_proj",
     "linear_fc2", "to_add_out",
 })  # fmt: skip
 _WHOLE = frozenset({
@@ -53,7 +53,7 @@ class Section:
 def cut_of(module: str) -> Cut:
     """The axis that is cut, by the last word of a module's name that is no number."""
     words = [word for word in module.split(".") if not word.isdecimal()]
-    role = words[-1].removesuffix("_blocks") if words else ""
+    role = words[-1].removesuffix("_blocks").removesuffix("_weight") if words else ""
     if role in _WHOLE or "indexer" in words:
         return "none"
     return "lines" if role in _LINES else "columns" if role in _COLUMNS else "unknown"

@@ -25,12 +25,14 @@ def unmatched(subject: Subject) -> Iterator[Hit]:
     patterns = PatternList(convention.excluded, convention.dialect)
     names = _names(subject)
     modules = matrices(subject)
+    has_head = any(ending_of(one.module) in _HEADS for one in modules)
     matched = _matched(patterns, names, {one.module for one in modules})
     elsewhere: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
     nowhere: dict[str, list[str]] = defaultdict(list)
     by_rest = {wrappers_of(name)[1]: name for name in reversed(names)}
     for pattern in patterns.all:
-        if pattern.is_class or pattern.text in matched or ending_of(pattern.text) in _HEADS:
+        is_tied_head = ending_of(pattern.text) in _HEADS and not has_head
+        if pattern.is_class or pattern.text in matched or is_tied_head:
             continue
         if (found := _with_another_prefix(pattern, by_rest)) is not None:
             prefix, name = found

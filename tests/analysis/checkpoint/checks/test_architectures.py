@@ -10,6 +10,7 @@ import pytest
 from fp8debug.analysis.checkpoint.checks.completeness import completeness
 from fp8debug.analysis.checkpoint.checks.exclusions import exclusions
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject, check_texts
+from fp8debug.analysis.checkpoint.checks.lost_scales import lost_scales
 from fp8debug.analysis.checkpoint.checks.numbering import numbering
 from fp8debug.analysis.checkpoint.checks.pairs import pairs
 from fp8debug.analysis.checkpoint.checks.shape import shape
@@ -19,7 +20,7 @@ from fp8debug.analysis.checkpoint.checks.unmatched import unmatched
 
 SubjectOf = Callable[..., Subject]
 Shape = tuple[int, ...]
-STRUCTURE = (pairs, scale_twice, shape, completeness, numbering, exclusions, unmatched)
+STRUCTURE = (pairs, scale_twice, shape, lost_scales, completeness, numbering, exclusions, unmatched)
 
 
 class Model(NamedTuple):

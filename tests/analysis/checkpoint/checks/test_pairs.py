@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fp8debug.analysis.checkpoint.checks.completeness import completeness
 from fp8debug.analysis.checkpoint.checks.hit import Subject
+from fp8debug.analysis.checkpoint.checks.lost_scales import lost_scales
 from fp8debug.analysis.checkpoint.checks.pairs import pairs
 from fp8debug.analysis.checkpoint.checks.twice import scale_twice
 
@@ -85,7 +85,7 @@ def test_bytes_that_lost_what_says_they_are_codes(read_subject: SubjectOf) -> No
     (hit,) = pairs(read_subject(headers, dialect="modelopt"))
     assert (hit.check, hit.place.tensor) == ("scale_missing", "model.layers.2.mlp.up_proj.weight")
     assert "U8 bytes, codes in the layers beside it, and no weight_scale" in hit.place.message
-    assert not list(completeness(read_subject(headers, dialect="modelopt")))
+    assert not list(lost_scales(read_subject(headers, dialect="modelopt")))
 
 
 @pytest.mark.parametrize(
