@@ -132,6 +132,10 @@ def _meant_for_others(
 def _ran_otherwise(subject: Subject, modules: Sequence[StoredAs]) -> Iterator[Hit]:
     if not subject.ran:
         return
+    if not any(map(_is_narrow, subject.ran.values())):
+        told = f"None of the {len(subject.ran):,} layers that ran did so in low precision: a run before quantisation."
+        yield Hit("ran_in_other_precision", CheckPlace(next(iter(subject.ran)), told), severity="note")
+        return
     excluded = PatternList(subject.convention.excluded, subject.convention.dialect)
     for one in modules:
         ran = subject.ran.get(one.module)

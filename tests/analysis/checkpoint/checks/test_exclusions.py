@@ -216,3 +216,10 @@ def test_an_expert_that_is_listed_by_its_own_name(read_subject: SubjectOf) -> No
     headers[f"{name}.weight"] = ("BF16", (256, 256))
     del headers[f"{name}.weight_scale_inv"]
     assert hits_of(read_subject(headers, configs=hf(["lm_head", name]))) == {}
+
+
+def test_a_run_before_quantisation_is_no_disagreement(read_subject: SubjectOf) -> None:
+    subject = read_subject(layers(3, {"mlp.up_proj": True}), configs=hf(["lm_head"]))
+    ran = {f"model.layers.{layer}.mlp.up_proj": "bfloat16" for layer in range(3)}
+    (hit,) = hits_of(replace(subject, ran=ran))["ran_in_other_precision"]
+    assert hit.severity == "note" and "None of the 3 layers" in hit.place.message
