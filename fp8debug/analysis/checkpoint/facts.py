@@ -62,7 +62,8 @@ class ScaleFacts:
     """Numbers of one scale tensor, as stored."""
 
     values: Float32Array | None
-    """All of them, in the stored shape (swizzled ones as the grid); None: more than KEPT_SCALES, `values.scale_numbers` reads them again."""
+    """All of them, in the stored shape (swizzled ones as the grid); None: more than KEPT_SCALES, which
+    `values.scale_numbers` reads again."""
     n: int
     n_nan: int
     n_inf: int

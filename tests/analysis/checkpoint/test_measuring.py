@@ -272,16 +272,16 @@ def test_scales(encoding: str, n: int, written: Written) -> None:
 
 
 def test_large_tensors_are_sampled_all_over_and_the_same_way_each_time(written: Written) -> None:
-    codes = np.broadcast_to(RNG.permutation(2016)[:, None] % 126 + 1, (2016, 512)).astype(np.uint8)
+    codes = RNG.integers(1, 127, (2016, 512)).astype(np.uint8)
     scale = Scale("s", "weight", "F32", (1,), False, "tensor")
     one = Quantised("w", "", "E4M3", codes.shape, (scale,))
     tensors = {"w": ("F8_E4M3", codes), "s": ("F32", np.array([1.0]))}
     facts, again = codes_of(written, tensors, one), codes_of(written, tensors, one)
-    exact = np.sqrt(np.mean(codes[:, 0].copy().view(ml_dtypes.float8_e4m3fn).astype(np.float64) ** 2))
+    exact = np.sqrt(np.mean(codes.view(ml_dtypes.float8_e4m3fn).astype(np.float64) ** 2))
     assert codes.size / 20 < facts.n_sampled < codes.size / 8
-    assert facts.rms == pytest.approx(exact, rel=0.1) and facts.rms == again.rms
+    assert facts.rms == pytest.approx(exact, rel=0.03) and facts.rms == again.rms
     np.testing.assert_array_equal(facts.histogram, again.histogram)
-    assert facts.n_largest == 16 * 512
+    assert facts.n_largest == np.count_nonzero(codes == 126)
 
 
 def test_pieces_of_a_large_tensor_are_its_64th_part_in_changing_places() -> None:
