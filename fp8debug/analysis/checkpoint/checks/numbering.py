@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
-from fp8debug.analysis.checkpoint.checks.names import Numbers, place_words, ranges_of, starred, with_numbers
+from fp8debug.analysis.checkpoint.checks.names import Numbers, ending_of, place_words, ranges_of, starred, with_numbers
 from fp8debug.analysis.checkpoint.records import CheckPlace
 
 _FEWEST = 3
@@ -16,6 +16,8 @@ _SMALLEST_SHARE_FOUND = 0.75
 """Lists with larger holes hold something else: a part of a model, layers of one kind."""
 _MOST = 100_000
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_LAYERS = ("layers", "layer", "h")
+"""Lists whose length is that of `num_hidden_layers`; of convolutional models it counts something else."""
 _LISTS = ("layers", "layer", "h", "blocks", "block", "experts")
 
 
@@ -70,7 +72,7 @@ def _last_layers(by_pattern: dict[str, dict[Numbers, frozenset[int]]], n_layers:
     lists = [
         (max(found) + 1, pattern, numbers, found)
         for pattern, members in by_pattern.items()
-        if not pattern.endswith("experts")
+        if ending_of(pattern) in _LAYERS
         for numbers, found in members.items()
     ]
     n, pattern, numbers, found = max(lists, default=(0, "", (), frozenset[int]()), key=lambda one: one[0])
