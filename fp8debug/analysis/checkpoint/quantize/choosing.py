@@ -15,7 +15,7 @@ HIGH_PRECISION = ("F64", "F32", "F16", "BF16")
 """dtypes of what can be quantised."""
 
 _NO_LINEAR = {
-    "an embedding": r"embed|(^|[._])(wte|wpe)($|[._])|vocab",
+    "an embedding": r"embed|(^|[._])(wte|wpe)($|[._])|vocab|relative_attention_bias",
     "a norm": r"norm|(^|[._])ln($|[._0-9])",
     "an output head": r"lm_head|(^|\.)(head|classifier|score|output_projection)$",
     "a router": r"router|(^|\.)gate$|shared_expert_gate$",
@@ -121,7 +121,8 @@ def _no_linear(module: str, stored: Stored, vocabulary: int | None) -> str | Non
     for kind, words in _NO_LINEAR.items():
         if re.search(words, lowered):
             return kind
-    if vocabulary is not None and vocabulary in stored.shape:
+    # Within a numbered layer it is a coincidence.
+    if vocabulary is not None and vocabulary in stored.shape and not re.search(r"(^|\.)\d+\.", module):
         return "as long as the vocabulary"
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,11 @@ from fp8debug.analysis.checkpoint.quantize.configs import Made, describe
 from fp8debug.analysis.checkpoint.quantize.folder import Folder
 from fp8debug.analysis.checkpoint.quantize.forms import Form, element_format, form_for
 from fp8debug.analysis.checkpoint.quantize.spelling import Spelled, Told
+from fp8debug.analysis.checkpoint.quantize.torch_archive import STORAGES
 from fp8debug.analysis.checkpoint.quantize.written import QuantisedTensor, Written
 from fp8debug.analysis.checkpoint.store import Store, open_store
 from fp8debug.analysis.checkpoint.store.writing import WrittenTensor
-from fp8debug.errors import UsageError
+from fp8debug.errors import UsageError, some
 from fp8debug.formats import Format
 from fp8debug.recipes import NVFP4, BlockRecipe, MXRecipe, Recipe, TensorRecipe, parse_recipe
 
@@ -79,6 +81,7 @@ def quantize_checkpoint(
         plain = (*(one.name for one in kept), *(extra or ()))
         made = Made(form, recipe, fmt, tuple(spelled.values()), plain, _ignored(store, kept))
         tensors = [*_tensors(store, spelled, told), *_extra_tensors(extra or {})]
+        check_tensors(tensors, form)
         files = folder.write(tensors, store, describe(made), shard_bytes)
         return Written(
             path=str(target),
@@ -108,6 +111,26 @@ def check_high_precision(store: Store) -> None:
         raise UsageError(
             f"{store.path} is quantised already: {name} is {store.tensors[name].dtype}; expected a checkpoint in "
             f"{', '.join(HIGH_PRECISION)}: quantise the one that it was made of"
+        )
+
+
+def check_tensors(tensors: Sequence[WrittenTensor], form: Form) -> None:
+    """Refuse what the files cannot hold.
+
+    Raises:
+        UsageError: two tensors would have the same name, or a file of torch.save has no storage for a dtype.
+    """
+    counted = Counter(tensor.name for tensor in tensors)
+    twice = [name for name, n in counted.items() if n > 1]
+    if twice:
+        raise UsageError(
+            f"{some(twice)} would be written twice as {form.dialect}: a tensor that is not quantised has the name of "
+            "a scale; remove it, or choose another --as"
+        )
+    if form.is_torch and (odd := [one for one in tensors if one.dtype not in STORAGES]):
+        raise UsageError(
+            f"{odd[0].name} is {odd[0].dtype}, which {form.dialect} files are not written with; expected one of "
+            f"{', '.join(STORAGES)}"
         )
 
 

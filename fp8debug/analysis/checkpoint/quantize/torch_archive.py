@@ -18,11 +18,12 @@ import numpy as np
 
 from fp8debug.analysis.checkpoint.store.writing import WrittenTensor
 
-_STORAGES = {
+STORAGES = {
     "F64": "DoubleStorage", "F32": "FloatStorage", "F16": "HalfStorage", "BF16": "BFloat16Storage",
     "I64": "LongStorage", "I32": "IntStorage", "I16": "ShortStorage", "I8": "CharStorage", "U8": "ByteStorage",
     "BOOL": "BoolStorage",
 }  # fmt: skip
+"""What torch calls a storage of each dtype that is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class _Storage:
 
 
 def _tensor(one: WrittenTensor, key: str) -> Called:
-    storage = _Storage(("storage", Name("torch", _STORAGES[one.dtype]), key, "cpu", prod(one.shape)))
+    storage = _Storage(("storage", Name("torch", STORAGES[one.dtype]), key, "cpu", prod(one.shape)))
     strides = tuple(accumulate(reversed(one.shape[1:]), mul, initial=1))[::-1] if one.shape else ()
     hooks = Called(Name("collections", "OrderedDict"), ())
     return Called(Name("torch._utils", "_rebuild_tensor_v2"), (storage, 0, one.shape, strides, False, hooks))

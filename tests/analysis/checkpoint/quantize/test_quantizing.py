@@ -223,6 +223,23 @@ def test_what_cannot_be_quantised_or_written(moe: Path, tmp_path: Path, written:
         quantize_checkpoint(tmp_path / "nothing", tmp_path / "again", "current")
 
 
+def test_names_and_dtypes_that_a_file_cannot_hold(written: Writer, tmp_path: Path) -> None:
+    tensors = {"a.weight": ("F32", normal(32, 32)), "a.weight_scale": ("F32", np.ones(1)), "x": ("U32", np.arange(2))}
+    source = written(tensors, folder="source")
+    with pytest.raises(UsageError, match=r"a\.weight_scale would be written twice as compressed-tensors"):
+        quantize_checkpoint(source, tmp_path / "out", "current")
+    with pytest.raises(UsageError, match="x is U32, which te files are not written with"):
+        quantize_checkpoint(source, tmp_path / "out", "current", "te")
+
+
+def test_a_small_vocabulary_keeps_no_layer(written: Writer, tmp_path: Path) -> None:
+    tensors = {name: ("F32", normal(256, 256)) for name in ("layers.0.fc.weight", "output.weight")}
+    source = written(tensors, configs={"config.json": {"text_config": {"vocab_size": 256}}}, folder="source")
+    done = quantize_checkpoint(source, tmp_path / "out", "current")
+    assert [one.name for one in done.quantised] == ["layers.0.fc.weight"]
+    assert [one.why for one in done.kept] == ["as long as the vocabulary"]
+
+
 def test_nan_and_zeros_are_told(written: Writer, tmp_path: Path) -> None:
     w = normal(64, 64)
     w[3, 5] = np.nan
