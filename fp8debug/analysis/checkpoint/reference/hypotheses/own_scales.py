@@ -55,6 +55,7 @@ def became_of_scales(evidence: Evidence) -> Iterator[Trial]:
         return
     stored = evidence.cells.at_cells(evidence.factors)
     usable = (stored > 0) & (own.scales > 0) & np.isfinite(stored) & np.isfinite(own.scales)
+    usable &= evidence.cell_amax > 0  # writers give what is all zero any scale
     if not usable.any():
         return
     found = _relation(evidence, stored[usable], own.scales[usable], own)

@@ -67,7 +67,7 @@ def _uses(scale: Scale) -> Iterator[tuple[str, str, Callable[[Float32Array], Flo
 def _other_numbers(evidence: Evidence, scale: Scale) -> Iterator[tuple[str, str, Float32Array]]:
     name, raw = escape(scale.name), evidence.pair.store.whole(scale.name)
     stored = scale_numbers(evidence.pair.store, scale)
-    if scale.encoding != "E8M0" and np.all((stored >= 1) & (stored <= 254) & (stored == np.rint(stored))):
+    if scale.encoding != "E8M0" and np.all((stored >= 0) & (stored <= 254) & (stored == np.rint(stored))):
         exponents = np.ldexp(np.float32(1), stored.astype(np.int32) - 127)
         words = f"the numbers of {name} are exponents (E8M0), {stored.min():g} to {stored.max():g}, read as integers"
         yield "e8m0_as_integer", words, exponents

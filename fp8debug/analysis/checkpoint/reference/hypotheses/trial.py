@@ -23,7 +23,11 @@ _THINNED_ELEMENTS = 1 << 17
 _TELLING = 0.9
 """Share of equal codes, with the best factor, from which on codes tell whether another factor is the right one."""
 _AS_MANY_CODES = 0.01
+_SAME_CODES = 0.97
+"""Share of equal codes that proves a reading by itself."""
 _NEAR = 2e-3
+_OF_NORMAL = 3.0
+"""n sum(x^4) / sum(x^2)^2 of normal values."""
 _AS_GOOD_AS_FITTED = 1.25
 """What a right reading leaves, at most, over what the best single factor leaves of the wrong one."""
 
@@ -71,15 +75,21 @@ def try_reading(evidence: Evidence, reading: Reading) -> Trial | None:
     values = applied(codes, reading.factors)
     left = evidence.error_of(values)
     explained = explained_by(evidence, left)
-    if explained < LEAST_EXPLAINED or not _is_right_everywhere(evidence, values, reading.fmt or evidence.fmt):
-        return None
-    if reading.freedom == 0 and left > _AS_GOOD_AS_FITTED * max(evidence.fitted_error, evidence.rounding_error):
+    if explained < LEAST_EXPLAINED:
         return None
     same = evidence.same_codes(reading.factors, codes, reading.fmt)
+    if same < _SAME_CODES and not _is_right(evidence, values, left, reading):
+        return None
     if reading.needs_codes and not _gives_codes(evidence, same, reading):
         return None
     factor = reading.factor or constant_ratio(evidence.values, values)
     return Trial(Hypothesis(reading.name, reading.message, explained, factor), reading.freedom, same, reading.rank)
+
+
+def _is_right(evidence: Evidence, values: Float32Array, left: float, reading: Reading) -> bool:
+    if reading.freedom == 0 and left > _AS_GOOD_AS_FITTED * max(evidence.fitted_error, evidence.rounding_error):
+        return False
+    return _is_right_everywhere(evidence, values, reading.fmt or evidence.fmt)
 
 
 def _gives_codes(evidence: Evidence, same: float, reading: Reading) -> bool:
@@ -112,17 +122,22 @@ def explained_by(evidence: Evidence, left: float) -> float:
 
 def _is_right_everywhere(evidence: Evidence, values: Float32Array, fmt: Format | None) -> bool:
     cells = evidence.check_cells
-    sum_x2, n = cells.dot(evidence.x, evidence.x), cells.sum(np.ones_like(evidence.x))
+    squares = np.square(evidence.x)
+    sum_x2, sum_x4 = cells.sum(squares), cells.dot(squares, squares)
     sum_xq = cells.dot(evidence.x, values)
     # Where one side is the other and noise, the power of the other is what the product is to be held against.
     off = np.fmin(np.abs(ratio(sum_xq, sum_x2) - 1), np.abs(ratio(sum_xq, cells.dot(values, values)) - 1))
+    # Errors are relative: those elements count that hold a cell's power, which are few where some columns stand out.
     with np.errstate(all="ignore"):
+        n = np.minimum(cells.sum(np.ones_like(evidence.x)), _OF_NORMAL * sum_x2**2 / sum_x4)
         noise = np.sqrt(np.minimum(cells.dot(evidence.x - values, evidence.x - values) / sum_x2, 1) / n)
     filled = np.isfinite(off) & (sum_x2 > 1e-4 * sum_x2.mean())
     if not filled.any():
         return False
     right = off[filled] <= tolerance(fmt) + 3 * noise[filled]
-    return bool(right.mean() >= _LEAST_RIGHT_CELLS and np.median(off[filled]) <= 2 * tolerance(fmt) + np.median(noise))
+    return bool(
+        right.mean() >= _LEAST_RIGHT_CELLS and np.median(off[filled]) <= 2 * tolerance(fmt) + np.median(noise[filled])
+    )
 
 
 def tolerance(fmt: Format | None) -> float:

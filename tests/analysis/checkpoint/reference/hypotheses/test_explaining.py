@@ -50,16 +50,18 @@ def quantise(x: Array, block: tuple[int, int], dtype: Any = E4M3, largest: float
 
 
 def up(scales: Array) -> Array:
-    return np.exp2(np.ceil(np.log2(scales.astype(np.float64)))).astype(np.float32)
+    return np.exp2(np.ceil(np.log2(np.maximum(scales.astype(np.float64), 2.0**-120)))).astype(np.float32)
 
 
 @cache
 def weights(kind: int, *, blocks_differ: bool, seed: int = 0) -> Array:
-    """Normal, heavy-tailed, or with rows and columns of different size as real layers have."""
+    """Normal, heavy-tailed, or as real layers: rows and columns of different size, one that stands out, a dead row."""
     rng = np.random.default_rng((kind, seed))
     x = rng.standard_t(3, SHAPE) if kind == 1 else rng.standard_normal(SHAPE)
     if kind == 2:
         x = x * np.exp(rng.standard_normal((SHAPE[0], 1)) * 0.4 + rng.standard_normal((1, SHAPE[1])) * 0.3)
+        x[:, 5] *= 6
+        x[7] = 0
     if blocks_differ:
         x = x * np.exp2(spread(rng.uniform(-2, 2, (4, 5)), BLOCK, SHAPE))
     return bf16((x * 0.02).astype(np.float32))
@@ -163,7 +165,7 @@ def of_small_blocks(pair_of: PairOf, kind: int) -> Iterator[Planted]:
     yield mx(codes, exponents, "U8"), "e8m0_as_integer", None
     yield mx(codes, exponents.astype(np.float32), "F32"), "e8m0_as_integer", None
     yield mx(codes, tiles), "swizzled_grid", None
-    floor = (np.floor(np.log2(amax(x, (1, 32)))) - 8 + 127).astype(np.uint8)
+    floor = (np.floor(np.log2(np.maximum(amax(x, (1, 32)), 2.0**-112))) - 8 + 127).astype(np.uint8)
     yield mx(codes, floor), "mx_rounding", None
     tensor = np.float32(np.abs(x).max() / 2688)
     block = (amax(x, (1, 16)) / 6 / tensor).astype(np.float32).astype(E4M3)
