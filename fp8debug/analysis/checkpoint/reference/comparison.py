@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.convention import read_convention
 from fp8debug.analysis.checkpoint.records import Convention
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor, Comparison, Hypothesis
-from fp8debug.analysis.checkpoint.reference.hits import hits_of
+from fp8debug.analysis.checkpoint.reference.hits import has_cause, hits_of
 from fp8debug.analysis.checkpoint.reference.judging import judge
 from fp8debug.analysis.checkpoint.reference.matching import (
     Match,
@@ -20,6 +22,7 @@ from fp8debug.analysis.checkpoint.reference.matching import (
     tensors_of,
     turned,
 )
+from fp8debug.analysis.checkpoint.reference.misplaced import misplaced, reordered
 from fp8debug.analysis.checkpoint.reference.notes import notes_of
 from fp8debug.analysis.checkpoint.reference.pair import Pair
 from fp8debug.analysis.checkpoint.store import Store, open_store
@@ -28,6 +31,8 @@ from fp8debug.errors import Fp8DebugError
 __all__ = ["ComparedTensor", "Comparison", "Hypothesis", "compare_opened", "compare_stores", "compare_with"]
 
 Told = Callable[[str], None]
+_UNLIKE = 0.5
+"""Cosine below which two tensors are not the same weights."""
 
 
 def compare_with(
@@ -89,6 +94,11 @@ def compare_stores(
         kept, tensor = _judged(found, ours[0], theirs[0], may_be_turned=others_turned)
         matches.append(kept)
         compared.append(_with_causes(kept, tensor, ours[0], theirs[0]) if needs_causes else tensor)
+    if needs_causes:
+        compared = [
+            _with_place(found, tensor, matches, ours[0], theirs[0])
+            for found, tensor in zip(matches, compared, strict=True)
+        ]
     return replace(matching, matches=tuple(matches)), tuple(compared)
 
 
@@ -110,6 +120,19 @@ def _with_causes(found: Match, tensor: ComparedTensor, store: Store, reference_s
     return replace(tensor, hypotheses=_explained(pair, tensor))
 
 
+def _with_place(
+    found: Match, tensor: ComparedTensor, matches: Sequence[Match], store: Store, reference_store: Store
+) -> ComparedTensor:
+    """The tensor with the name that it belongs under, where it is nothing like the one that it stands under."""
+    if tensor.verdict != "different" or tensor.cosine is None or abs(tensor.cosine) > _UNLIKE:
+        return tensor
+    known = tensor.hypotheses[0].name if has_cause(tensor) else None
+    other = reordered(found, store, reference_store) if known in (None, "line_order") else None
+    if other is None and known is None:
+        other = misplaced(found, matches, store, reference_store)
+    return tensor if other is None else replace(tensor, hypotheses=(other,))
+
+
 def _is_only_nonfinite(tensor: ComparedTensor) -> bool:
     """Whether all that is finite is as it should be."""
     sqnr, healthy = tensor.sqnr_db, tensor.healthy_sqnr_db
@@ -121,9 +144,11 @@ def _is_only_nonfinite(tensor: ComparedTensor) -> bool:
 def _explained(pair: Pair, tensor: ComparedTensor) -> tuple[Hypothesis, ...]:
     from fp8debug.analysis.checkpoint.reference.hypotheses import explain  # it makes records of this module
 
-    if tensor.worst_block is None or not pair.keeps_all_blocks:
-        return explain(pair)
-    return explain(pair, near=(int(pair.block_starts()[tensor.worst_block[0]]),))
+    near: tuple[int, ...] = ()
+    if tensor.worst_block is not None and pair.keeps_all_blocks:
+        near = (int(pair.block_starts()[tensor.worst_block[0]]),)
+    with np.errstate(all="ignore"):
+        return explain(pair, near)
 
 
 def _nothing_in_common(

@@ -40,16 +40,16 @@ def once_each(hits: Iterable[Hit]) -> list[Hit]:
 
 
 def _different(subject: Subject, matching: Matching, comparison: Comparison) -> Iterator[Hit]:
-    formats = {one.name: one.fmt for one in subject.convention.quantised}
+    quantised = {one.name: one for one in subject.convention.quantised}
     lines = {one.tensor.name: one.lines for one in matching.matches}
     for tensor in comparison.tensors:
         if tensor.verdict != "different":
             continue
         odd = _odd_rows(subject, tensor, lines[tensor.name]) if tensor.n_nonfinite else ""
-        text = sentence(tensor, formats.get(tensor.name), odd)
+        text = sentence(tensor, quantised.get(tensor.name), odd)
         worse = (tensor.healthy_sqnr_db or 0.0) - (tensor.sqnr_db or 0.0)
         place = CheckPlace(tensor.name, text, factor_of(tensor), numbers_of(tensor))
-        severity = "warning" if is_flushed(tensor) and not _has_cause(tensor) else None
+        severity = "warning" if is_flushed(tensor) and not has_cause(tensor) else None
         yield Hit("values_differ", place, len(comparison.tensors), severity, worse)
 
 
@@ -65,7 +65,7 @@ def _odd_rows(subject: Subject, tensor: ComparedTensor, lines: int) -> str:
     return f" (row {shown})" if not more and len(kept) == 1 and kept[0][0] == kept[0][1] else f" (rows {shown}{more})"
 
 
-def sentence(tensor: ComparedTensor, fmt: str | None, odd_rows: str = "") -> str:
+def sentence(tensor: ComparedTensor, ours: Quantised | None, odd_rows: str = "") -> str:
     """What is known of a tensor that differs: its gain, how far it is from what rounding leaves, and the best cause."""
     parts = []
     if tensor.n_nonfinite:
@@ -77,11 +77,13 @@ def sentence(tensor: ComparedTensor, fmt: str | None, odd_rows: str = "") -> str
         parts.append(f"gain {tensor.gain:.4g} (1 is right){_in_blocks(tensor)}")
     if tensor.sqnr_db is not None:
         healthy = tensor.healthy_sqnr_db
-        keeps = "" if healthy is None else f", where {_kept_by(fmt)} about {healthy:.1f} dB"
+        keeps = "" if healthy is None else f", where {_kept_by(ours)} about {healthy:.1f} dB"
         parts.append(f"SQNR {tensor.sqnr_db:.1f} dB{keeps}")
     text = f"{tensor.name}: {'; '.join(parts)}."
+    if ours is not None and not ours.scales:
+        return f"{text} No scale is applied to its codes."
     best = tensor.hypotheses[0] if tensor.hypotheses else None
-    if best is not None and _has_cause(tensor):
+    if best is not None and has_cause(tensor):
         return f"{text} Best explanation: {best.message}."
     if is_unfit(tensor):
         nearest = f"{tensor.nearest:.1%} of the codes are the nearest ones that the stored scale allows"
@@ -101,12 +103,13 @@ def is_flushed(tensor: ComparedTensor) -> bool:
     return is_unfit(tensor) and tensor.gain is not None and tensor.gain > _CUT_OFF
 
 
-def _has_cause(tensor: ComparedTensor) -> bool:
+def has_cause(tensor: ComparedTensor) -> bool:
+    """Whether something is known that explains the difference."""
     return bool(tensor.hypotheses) and tensor.hypotheses[0].name not in UNEXPLAINED
 
 
-def _kept_by(fmt: str | None) -> str:
-    return "a copy keeps" if fmt is None else f"right {fmt} codes and scales keep"
+def _kept_by(ours: Quantised | None) -> str:
+    return "a copy keeps" if ours is None else f"right {ours.fmt} codes and scales keep"
 
 
 def _in_blocks(tensor: ComparedTensor) -> str:

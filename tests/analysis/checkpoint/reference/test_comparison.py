@@ -160,6 +160,22 @@ def test_a_wrong_part_of_a_stack_is_the_one_that_is_named(against: Against) -> N
     assert "gain 1.99" in finding.message or "gain 2" in finding.message
 
 
+def test_experts_that_were_swapped_and_parts_in_another_order(against: Against) -> None:
+    one, two = (f"{L}mlp.experts.{expert}.up_proj.weight" for expert in (0, 2))
+    audit, comparison = against(fp8({**MODEL, one: MODEL[two], two: MODEL[one]}), plain(MODEL))
+    (finding,) = [found for found in audit.findings if found.check == "values_differ"]
+    told = {place.tensor: place.message for place in finding.places}
+    assert f"these are the weights of {two}" in told[one] and f"these are the weights of {one}" in told[two]
+    name = f"{L}mlp.experts.gate_up_proj"
+    stack = fused(MODEL)
+    other = {**stack, name: np.concatenate([stack[name][:, 96:], stack[name][:, :96]], axis=1)}
+    for reference in (plain(MODEL), plain(stack)):
+        audit, comparison = against(plain(other), reference)
+        (tensor,) = [tensor for tensor in comparison.tensors if tensor.verdict == "different"]
+        assert (tensor.name, tensor.hypotheses[0].name) == (name, "part_order")
+        assert "up_proj stands before gate_proj" in tensor.hypotheses[0].message
+
+
 def test_transposed_matrices_squares_among_them(against: Against) -> None:
     turned = {name: x.T.copy() if x.ndim == 2 else x for name, x in MODEL.items()}
     audit, comparison = against(fp8(MODEL), plain(turned))
