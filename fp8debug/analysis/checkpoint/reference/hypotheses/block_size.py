@@ -13,6 +13,7 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Tri
 from fp8debug.analysis.checkpoint.reference.hypotheses.wording import cell_noun
 from fp8debug.errors import escape
 from fp8debug.formats import Float32Array
+from fp8debug.metrics import Float64Array
 
 _SIZES = (1, 16, 32, 64, 128, 256, 512)
 _PARTITIONS = ((0, 0), (1, 0), (0, 1), (256, 256), (128, 128), (64, 64), (32, 32), (1, 128), (128, 1), (16, 16),
@@ -63,7 +64,7 @@ def finer_or_coarser(evidence: Evidence) -> Iterator[Trial]:
             continue
         sum_c2 = cells.dot(evidence.codes, evidence.codes)
         fitted = np.nan_to_num(ratio(cells.dot(evidence.x, evidence.codes), sum_c2))
-        if _left(evidence, cells) > most:
+        if _left(evidence, cells) > most or not _differ(fitted, evidence):
             continue
         words = (
             f"the codes were made with one scale for each {_size(lines, columns)}, the stored ones are one for each "
@@ -100,6 +101,12 @@ def _left(evidence: Evidence, cells: Cells) -> float:
     sum_xc, sum_c2 = cells.dot(evidence.x, evidence.codes), cells.dot(evidence.codes, evidence.codes)
     left = evidence.sum_x2 - float(np.nansum(ratio(sum_xc * sum_xc, sum_c2)))
     return left * evidence.n / max(1, evidence.n - cells.n)
+
+
+def _differ(fitted: Float64Array, evidence: Evidence) -> bool:
+    """Whether factors differ by more than rounding makes them."""
+    low, high = np.quantile(fitted[fitted > 0], [0.1, 0.9]) if (fitted > 0).any() else (1.0, 1.0)
+    return bool(high > low * (1 + 2 * (evidence.fmt.max_gain_error if evidence.fmt else 0)))
 
 
 def _size(lines: int, columns: int) -> str:

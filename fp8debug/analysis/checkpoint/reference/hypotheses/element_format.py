@@ -86,7 +86,7 @@ def _rank(evidence: Evidence, written: Format) -> int:
     if "FNUZ" in evidence.fmt.name:
         return 0
     # FNUZ has no negative zero, and its writers need not stop where E4M3 and E5M2 end.
-    zeros = int(np.count_nonzero(evidence.raw == 0))
+    zeros = int(np.count_nonzero((evidence.raw == 0) & (evidence.x < 0)))
     negative_zeros = int(np.count_nonzero(evidence.raw == 0x80))
     ends_with_it = int((evidence.raw & 0x7F).max(initial=0)) == evidence.fmt.max_code
     return 0 if zeros >= 8 and not negative_zeros and not ends_with_it else 1

@@ -105,10 +105,14 @@ class Evidence(Sample):
         else:
             scales = np.maximum(self.cell_amax / np.float32(self.fmt.max), np.float32(1e-38))
         spread = self.cells.spread(scales)
-        return self.error_of(fake_quantize(self.x / spread, self.fmt) * spread)
+        # A reference that is rounded itself, or of few values, may happen to lose nothing.
+        typical = self.sum_x2 * 10 ** (-self.fmt.baseline_sqnr_db / 10)
+        return max(self.error_of(fake_quantize(self.x / spread, self.fmt) * spread), typical / 2)
 
     def same_codes(self, factors: Float32Array, codes: Float32Array | None = None, fmt: Format | None = None) -> float:
         """Share of the non-zero elements whose code is what rounding the reference with these factors gives.
+
+        What saturates does not count: it would with any smaller factor.
 
         Args:
             factors: broadcastable to (n, length).
@@ -122,9 +126,10 @@ class Evidence(Sample):
         x, c = self.x[::every], (self.codes if codes is None else codes)[::every]
         f = np.broadcast_to(factors, self.x.shape)[::every]
         with np.errstate(all="ignore"):
-            given = fake_quantize(x / f, fmt)
+            scaled = x / f
+            same = (fake_quantize(scaled, fmt) == c) & (np.abs(scaled) <= np.float32(fmt.overflow_threshold))
         told = x != 0
-        return np.count_nonzero((given == c) & told) / max(1, int(np.count_nonzero(told)))
+        return np.count_nonzero(same & told) / max(1, int(np.count_nonzero(told)))
 
     @cached_property
     def most_same_codes(self) -> float:

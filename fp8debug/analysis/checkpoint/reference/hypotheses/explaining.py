@@ -62,13 +62,17 @@ def explain_evidence(evidence: Evidence) -> tuple[Hypothesis, ...]:
     """The same of lines that have been taken already."""
     if evidence.sum_x2 == 0 or not np.isfinite(evidence.sum_x2):
         return ()
-    if evidence.error <= (1 + _LEAST_EXCESS) * evidence.rounding_error:
-        return ()
-    found = [trial for family in FAMILIES for trial in family(evidence)]
-    if not found:
+    is_small = evidence.error <= (1 + _LEAST_EXCESS) * evidence.rounding_error
+    # Codes that are those of the reference leave nothing wrong but what is beyond them.
+    is_as_rounded = evidence.same_codes(evidence.factors) >= _SAME_CODES and not evidence.n_nonfinite
+    families = (few_are_off,) if is_small else (few_are_off, clipped) if is_as_rounded else FAMILIES
+    found = [trial for family in families for trial in family(evidence)]
+    if not found and not is_small and not is_as_rounded:
         found = list(fitted_factors(evidence))
+        if not found:
+            return (nothing_known(evidence),)
     if not found:
-        return (nothing_known(evidence),)
+        return ()
     best = max(trial.hypothesis.explains for trial in found)
     good = [trial for trial in found if trial.hypothesis.explains >= best - _AS_GOOD]
     least = min(trial.rank for trial in good)

@@ -6,13 +6,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
 from fp8debug.analysis.checkpoint.reference.hypotheses.cells import ratio
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
-from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, tolerance, try_reading
+from fp8debug.analysis.checkpoint.reference.hypotheses.sums import applied
+from fp8debug.analysis.checkpoint.reference.hypotheses.trial import LEAST_EXPLAINED, Trial, explained_by
 from fp8debug.analysis.checkpoint.reference.hypotheses.wording import number
 
 _MOST = 0.4
 """Of all cells; more are no exception."""
+_NEAR = 1e-3
+_AS_ROUNDED = 0.25
 
 
 def few_are_off(evidence: Evidence) -> Iterator[Trial]:
@@ -21,7 +25,7 @@ def few_are_off(evidence: Evidence) -> Iterator[Trial]:
     if cells.n < 4:
         return
     gain = ratio(cells.dot(evidence.x, evidence.values), cells.dot(evidence.x, evidence.x))
-    near = 0.02 + 2 * tolerance(evidence.fmt)
+    near = _NEAR if evidence.fmt is None else evidence.fmt.max_gain_error * 1.1
     off = np.isfinite(gain) & (np.abs(gain - 1) > near)
     n = int(off.sum())
     if n == 0 or n > _MOST * cells.n:
@@ -46,6 +50,10 @@ def few_are_off(evidence: Evidence) -> Iterator[Trial]:
     fitted = ratio(cells.dot(evidence.x, evidence.codes), cells.dot(evidence.codes, evidence.codes))
     factors = np.where(cells.spread(off.astype(np.float32)) > 0, cells.spread(np.nan_to_num(fitted)), evidence.factors)
     factor = float(np.median(gain[off])) if highest - lowest <= near * abs(highest) else None
-    found = try_reading(evidence, Reading("few_blocks", words, factors, freedom=n, factor=factor))
-    if found is not None:
-        yield found
+    before = cells.dot(evidence.x - evidence.values, evidence.x - evidence.values)
+    wrong = evidence.x - applied(evidence.codes, factors)
+    here, after = float(before[off].sum()), float(cells.dot(wrong, wrong)[off].sum())
+    left = evidence.error - here + after
+    is_all = left < (1 + _AS_ROUNDED) * evidence.rounding_error or explained_by(evidence, left) >= LEAST_EXPLAINED
+    if is_all and after < (1 - LEAST_EXPLAINED) * here:
+        yield Trial(Hypothesis("few_blocks", words, float(np.clip(here / evidence.error, 0, 1)), factor), n, 0.0)

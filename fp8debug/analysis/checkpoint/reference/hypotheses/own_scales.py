@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.siblings import copied_from
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import (
     Reading,
     Trial,
@@ -117,7 +118,7 @@ def _relation(evidence: Evidence, stored: Float64Array, own: Float64Array, whose
             return None
         return "stale", (
             f"{too_large(float(np.median(quotient)))}: {name} does not belong to these codes, which were made with "
-            f"{whose.words}; a scale of other weights, such as those of an earlier step, would do this"
+            f"{whose.words}; {_whose(evidence, scale)}"
         )
     if np.all(stored == stored[0]):
         return "lost_scales", _lost(evidence, float(stored[0]), name, made, stored.size)
@@ -133,8 +134,16 @@ def _relation(evidence: Evidence, stored: Float64Array, own: Float64Array, whose
     if whose.is_fitted:
         return None
     return "other_scales", (
-        f"{name} does not belong to these codes, which were made with {whose.words}: {gains(evidence)}"
+        f"{name} does not belong to these codes, which were made with {whose.words}: {gains(evidence)}; "
+        f"{_whose(evidence, scale)}"
     )
+
+
+def _whose(evidence: Evidence, scale: Scale) -> str:
+    other = copied_from(evidence, scale)
+    if other is None:
+        return "a scale of other weights, such as those of an earlier step, would do this"
+    return f"{escape(other)} holds the same numbers"
 
 
 def _powers_of_two(values: Float64Array) -> BoolArray:

@@ -17,6 +17,7 @@ from fp8debug.metrics import Float64Array
 _ELEMENTS = 1 << 18
 _NEARLY_ALL = 0.98
 _FEWEST = 512
+_LEAST_SHARE = 0.1
 _FEWEST_TWINS = 200
 _TWIN_COLUMNS = 128
 
@@ -29,6 +30,8 @@ def other_rounding(evidence: Evidence) -> Iterator[Trial]:
     if between.n < _FEWEST or between.at_neighbours < _NEARLY_ALL:
         return
     up, is_up = between.share, between.went_up
+    if not _LEAST_SHARE < np.mean(up < 0.5) < 1 - _LEAST_SHARE:
+        return  # weights of few values, which tell nothing of the rest
     odd = np.abs(up - 0.5) > 0.01
     n = int(np.count_nonzero(odd & (is_up != (up > 0.5))))
     if np.mean(~is_up[odd]) >= _NEARLY_ALL:

@@ -1,17 +1,19 @@
-"""The scale of the tensor that two levels need, where there is none."""
+"""The scale of the tensor that two levels need, where there is none or another number."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from fp8debug.analysis.checkpoint.records import Scale
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.sample import MOST_ELEMENTS
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import finite
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, try_reading
 from fp8debug.analysis.checkpoint.reference.hypotheses.wording import number, too_large
 from fp8debug.errors import escape
+from fp8debug.formats import Float32Array
 
 _LARGEST_PRODUCTS = (448.0 * 6, 256.0 * 6)
 """Largest scale of a block times E2M1's largest value; with blocks that choose between 4 and 6, 256."""
@@ -19,27 +21,43 @@ _NEAR = 0.02
 
 
 def missing(evidence: Evidence) -> Iterator[Trial]:
-    """The largest value of the reference over what two levels can hold, as the scale that is not there."""
+    """The largest value of the reference over what two levels can hold, as the scale that is not there or is wrong."""
     quantised = evidence.quantised
     scale = quantised.grid_scale if quantised else None
-    if quantised is None or scale is None or scale.encoding != "E4M3" or len(quantised.scales) > 1:
+    if quantised is None or scale is None or scale.encoding != "E4M3":
         return
-    best = evidence.best_factor
-    if best <= 0:
+    stored = [one for one in quantised.scales if one.kind == "tensor"]
+    grid = evidence.grids[stored[0].name] if stored else np.ones((1, 1), np.float32)
+    best = evidence.best_factor * float(grid.reshape(-1)[0])
+    if best <= 0 or grid.size > 1:
         return
     amax = _amax(evidence)
     for product in _LARGEST_PRODUCTS:
         second = amax / product
         if abs(second / best - 1) > _NEAR:
             continue
-        words = (
-            f"the scale of the whole tensor is missing: {escape(scale.name)} holds those of blocks alone; the "
-            f"reference's largest value {number(amax)} / {number(product)} = {number(second)} puts it right: "
-            f"{too_large(1 / second)}"
-        )
-        found = try_reading(evidence, Reading("missing_second_level", words, evidence.factors * np.float32(second)))
+        factor = float(grid.reshape(-1)[0]) / second
+        words = f"{_words(scale, stored, grid, amax, product)}: {too_large(factor)}"
+        name = "wrong_second_level" if stored else "missing_second_level"
+        found = try_reading(evidence, Reading(name, words, evidence.factors / np.float32(factor)))
         if found is not None:
             yield found
+
+
+def _words(scale: Scale, stored: Sequence[Scale], grid: Float32Array, amax: float, product: float) -> str:
+    second = amax / product
+    if not stored:
+        return (
+            f"the scale of the whole tensor is missing: {escape(scale.name)} holds those of blocks alone; the "
+            f"reference's largest value {number(amax)} / {number(product)} = {number(second)} puts it right"
+        )
+    told = float(grid.reshape(-1)[0])
+    is_, right = (1 / told, 1 / second) if stored[0].divides else (told, second)
+    made = f"{number(product)} / {number(amax)}" if stored[0].divides else f"{number(amax)} / {number(product)}"
+    return (
+        f"{escape(stored[0].name)} is {number(is_)}, but the codes were made with {number(right)}, which is {made}, "
+        "from the reference's largest value"
+    )
 
 
 def _amax(evidence: Evidence) -> float:

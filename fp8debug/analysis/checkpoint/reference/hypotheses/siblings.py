@@ -37,6 +37,22 @@ def scales_of_others(evidence: Evidence) -> Iterator[Trial]:
                 yield found
 
 
+def copied_from(evidence: Evidence, scale: Scale) -> str | None:
+    """The nearest scale that holds the same bytes, of another role in the layer or of another layer; None: there is
+    none, or they are nothing special (1.0)."""
+    tensors, own = evidence.pair.store.tensors, evidence.pair.store.whole(scale.name)
+    stored = tensors[scale.name]
+    alike = [
+        (_distance(scale.name, name), name)
+        for name, other in tensors.items()
+        if name != scale.name and other.shape == stored.shape and other.dtype == stored.dtype
+    ]
+    near = [name for distance, name in sorted(alike) if distance[0] == 1][:MOST_TRIED]
+    if np.all(evidence.grids[scale.name] == 1):
+        return None
+    return next((name for name in near if np.array_equal(evidence.pair.store.whole(name), own)), None)
+
+
 def _others(evidence: Evidence, scale: Scale) -> list[str]:
     """Names of scales that could have been taken, those whose names differ least first."""
     tensors = evidence.pair.store.tensors

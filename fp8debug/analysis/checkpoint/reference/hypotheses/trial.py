@@ -28,7 +28,7 @@ _SAME_CODES = 0.97
 _NEAR = 2e-3
 _OF_NORMAL = 3.0
 """n sum(x^4) / sum(x^2)^2 of normal values."""
-_AS_GOOD_AS_FITTED = 1.25
+_AS_GOOD_AS_FITTED = 1.5
 """What a right reading leaves, at most, over what the best single factor leaves of the wrong one."""
 
 
