@@ -16,8 +16,10 @@ def scale_twice(subject: Subject) -> Iterator[Hit]:
     """Two names for the scale of the same codes, of which readers pick different ones."""
     spare = _spare_scales(subject)
     inverses: dict[str, list[Scale]] = {}
+    apart = {scale.name for scale in subject.convention.scales}
     for scale in subject.convention.scales:
-        if scale.kind == "reciprocal":
+        # Transformer Engine's inverses are of the scales in the extra state, not of those of codes.
+        if scale.kind == "reciprocal" and scale.name.replace("_inv", "") not in apart:
             inverses.setdefault(scale.module, []).append(scale)
     for one in subject.convention.quantised:
         main = one.grid_scale
