@@ -19,7 +19,7 @@ def scale_twice(subject: Subject) -> Iterator[Hit]:
     apart = {scale.name for scale in subject.convention.scales}
     for scale in subject.convention.scales:
         # Transformer Engine's inverses are of the scales in the extra state, not of those of codes.
-        if scale.kind == "reciprocal" and scale.name.replace("_inv", "") not in apart:
+        if scale.kind == "reciprocal" and scale.name.replace("_inv", "") not in apart - {scale.name}:
             inverses.setdefault(scale.module, []).append(scale)
     for one in subject.convention.quantised:
         main = one.grid_scale
