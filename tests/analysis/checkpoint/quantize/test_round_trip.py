@@ -32,13 +32,15 @@ GENERIC = ("multiplies", "divides")
 
 
 def cases() -> list[tuple[Form, str]]:
-    """Each form with each element format, and the usual one with each choice of its recipe."""
+    """Each form with each element format, and the usual one of a recipe with each choice of its parameters."""
     made = []
+    seen: set[str] = set()
     for form in forms():
-        for fmt in form.formats:
-            for parameters in PARAMETERS[form.recipe] if fmt == form.formats[0] else PARAMETERS[form.recipe][:1]:
-                spelled = [parameters, f"fp8_format={fmt}" if len(form.formats) > 1 else ""]
-                made.append((form, f"{form.recipe}:{','.join(filter(None, spelled))}"))
+        choices = PARAMETERS[form.recipe][: None if form.recipe not in seen else 1]
+        seen.add(form.recipe)
+        formats = [f"fp8_format={fmt}" if len(form.formats) > 1 else "" for fmt in form.formats]
+        pairs = [(choice, formats[0]) for choice in choices] + [(choices[0], fmt) for fmt in formats[1:]]
+        made += [(form, f"{form.recipe}:{','.join(filter(None, pair))}") for pair in pairs]
     return made
 
 
