@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fp8debug.analysis.checkpoint.records import Scale
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.siblings import copied_from
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import (

@@ -38,8 +38,8 @@ def missing(evidence: Evidence) -> Iterator[Trial]:
             continue
         factor = float(grid.reshape(-1)[0]) / second
         words = f"{_words(scale, stored, grid, amax, product)}: {too_large(factor)}"
-        name = "wrong_second_level" if stored else "missing_second_level"
-        found = try_reading(evidence, Reading(name, words, evidence.factors / np.float32(factor)))
+        name, rank = ("wrong_second_level", 2) if stored else ("missing_second_level", 0)
+        found = try_reading(evidence, Reading(name, words, evidence.factors / np.float32(factor), rank=rank))
         if found is not None:
             yield found
 

@@ -178,6 +178,7 @@ def of_small_blocks(pair_of: PairOf, kind: int) -> Iterator[Planted]:
 
     yield nvfp4(fours, 1 / tensor), "inverted", 1 / float(tensor) ** 2
     yield nvfp4(fours, None), "missing_second_level", 1 / float(tensor)
+    yield nvfp4(fours, 1.0), "wrong_second_level", 1 / float(tensor)
     yield nvfp4(exchanged, tensor), "nibble_order", None
     yield nvfp4(halves, tensor), "packing", None
 
@@ -214,3 +215,14 @@ def test_what_was_planted_is_named_first_and_nothing_else_is(pair_of: PairOf, gr
         if found[0].name != name or not right_factor or names or not is_explained:
             wrong.append((index, name, factor, [(one.name, one.factor, one.explains) for one in found]))
     assert not wrong
+
+
+def test_a_scale_that_another_role_has_too_is_told_whose_it_is(pair_of: PairOf) -> None:
+    x, other = weights(0, blocks_differ=False), weights(0, blocks_differ=False, seed=1)
+    wrong = np.abs(other).max() / 448 * 1.3
+    codes, _ = quantise(x, SHAPE)
+    (found, *_) = explain(pair_of(x, codes, wrong, others={"layers.1.k_proj.weight_scale": wrong}))
+    assert (found.name, found.message.endswith("; layers.1.k_proj.weight_scale holds the same numbers")) == (
+        "stale",
+        True,
+    )
