@@ -16,6 +16,8 @@ from fp8debug.formats import FORMATS, Float32Array, Format, decode
 _EIGHT_BITS = ("E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ")
 _SIX_BITS = ("E2M3", "E3M2")
 _MOST_TRANSPOSED_BYTES = 1 << 28
+_FEWEST_CODES = 16
+"""Fewer different ones may be those of any format."""
 
 
 def other_formats(evidence: Evidence) -> Iterator[Trial]:
@@ -78,6 +80,8 @@ def _mixed_up(evidence: Evidence, written: Format) -> str | None:
 def _rank(evidence: Evidence, written: Format) -> int:
     """Whether anything but the factor of two speaks for FNUZ: a scale that is off by two would look alike."""
     assert evidence.fmt is not None
+    if np.unique(evidence.raw[:: max(1, len(evidence.raw) // 64)]).size < _FEWEST_CODES:
+        return 1
     if _name(evidence.fmt, written) != "fnuz" or evidence.n_nonfinite:
         return 0
     scale = evidence.quantised.grid_scale if evidence.quantised else None

@@ -70,6 +70,8 @@ def rule_of(evidence: Evidence) -> ScaleRule | None:
         return ScaleRule((), None, most, n, message)
     rules = tuple(words for words, _ in best)
     message = f"scales are {' or '.join(rules)}, in {most:,} of {n:,} {nouns}"
+    if n == 1:
+        message = f"the scale is {' or '.join(rules)}"
     return ScaleRule(rules, best[0][1], most, n, message)
 
 
