@@ -11,12 +11,14 @@ from fp8debug.analysis.checkpoint.reference.judging import MOST_NEAREST
 from fp8debug.analysis.checkpoint.reference.matching import Matching
 from fp8debug.analysis.checkpoint.reference.notes import is_turned_code, is_turned_stack
 
-_UNIFORM = 0.9
+_UNIFORM = 0.7
 """Share of the quantised tensors that have to carry a second rounding for it to be a change of format."""
 _CUT_OFF = 0.98
 """A gain below it, of codes that are all nearest, means that values were cut off."""
-UNEXPLAINED = ("unexplained", "different_weights")
+UNEXPLAINED = ("unexplained", "different_weights", "other_values", "all_zero")
 """Names of hypotheses that say that there is none."""
+_SECOND_ROUNDING_DB = 5.0
+"""More than a second rounding to the same number of bits costs."""
 _SAME_DB = 0.1
 """Between what is there and what one rounding of the reference gives on a sample."""
 
@@ -47,10 +49,9 @@ def _different(subject: Subject, matching: Matching, comparison: Comparison) -> 
             continue
         odd = _odd_rows(subject, tensor, lines[tensor.name]) if tensor.n_nonfinite else ""
         text = sentence(tensor, quantised.get(tensor.name), odd)
-        worse = (tensor.healthy_sqnr_db or 0.0) - (tensor.sqnr_db or 0.0)
         place = CheckPlace(tensor.name, text, factor_of(tensor), numbers_of(tensor))
         severity = "warning" if is_flushed(tensor) and not has_cause(tensor) else None
-        yield Hit("values_differ", place, len(comparison.tensors), severity, worse)
+        yield Hit("values_differ", place, len(comparison.tensors), severity, _lost_db(tensor))
 
 
 def _odd_rows(subject: Subject, tensor: ComparedTensor, lines: int) -> str:
@@ -153,15 +154,22 @@ def _requantised(comparison: Comparison, quantised: dict[str, Quantised]) -> Ite
     again = [tensor for tensor in codes if tensor.verdict == "requantised"]
     if not again:
         return
-    if len(again) >= _UNIFORM * len(codes):
+    if len(again) >= _UNIFORM * len(codes) and all(_lost_db(tensor) <= _SECOND_ROUNDING_DB for tensor in again):
         yield Hit("format_change", _all_of(again, comparison.reference))
         return
     for tensor in again:
         text = (
-            f"{tensor.name}: SQNR {tensor.sqnr_db:.1f} dB, where one rounding with its scales gives "
-            f"{tensor.healthy_sqnr_db:.1f} dB; other quantised tensors carry one rounding alone."
+            f"{tensor.name}: SQNR {tensor.sqnr_db or 0:.1f} dB, where one rounding with its scales gives "
+            f"{tensor.healthy_sqnr_db or 0:.1f} dB; {tensor.nearest or 0:.0%} of its codes are the nearest ones."
         )
-        yield Hit("second_rounding", CheckPlace(tensor.name, text, None, numbers_of(tensor)), of=len(codes))
+        if has_cause(tensor):
+            text += f" Best explanation: {tensor.hypotheses[0].message}."
+        place = CheckPlace(tensor.name, text, None, numbers_of(tensor))
+        yield Hit("second_rounding", place, of=len(codes), weight=_lost_db(tensor))
+
+
+def _lost_db(tensor: ComparedTensor) -> float:
+    return (tensor.healthy_sqnr_db or 0.0) - (tensor.sqnr_db or 0.0)
 
 
 def _all_of(tensors: list[ComparedTensor], reference: str) -> CheckPlace:
@@ -175,6 +183,8 @@ def _all_of(tensors: list[ComparedTensor], reference: str) -> CheckPlace:
     else:
         gives = f"one rounding with these scales gives {_span(once, '.1f')} dB"
         text = f"{lost}, where {gives}: all layers alike, none stands out."
+    if has_cause(tensors[0]):
+        text += f" Best explanation: {tensors[0].hypotheses[0].message}."
     name = tensors[0].name if len(tensors) == 1 else f"{tensors[0].name} and {len(tensors) - 1:,} more"
     numbers: dict[str, float | int | str | None] = {
         "n": len(tensors),
