@@ -209,9 +209,9 @@ def second_level_dropped(c: Checkpoint) -> None:
 
 
 def nibbles_swapped(c: Checkpoint) -> None:
-    """The two codes of each byte change places in some lines."""
+    """The two codes of each byte change places."""
     codes = c.bytes_of(f"{UP}.weight")
-    codes[:256] = (codes[:256] << 4) | (codes[:256] >> 4)
+    codes[...] = (codes << 4) | (codes >> 4)
 
 
 def norm_not_finite(c: Checkpoint) -> None:

@@ -127,7 +127,7 @@ EXPECTED = {
         Named("magnitude_too_large", "{UP}.weight"),
     ),
     "block_size_misstated": (Named("scale_misfit", "", N_WEIGHTS),),
-    "scale_stale": (Named("values_differ", "{UP}.weight", factor=0.8),),
+    "scale_stale": (Named("values_differ", "{UP}.weight", factor=0.8, hypothesis="stale"),),
     "rounded_twice": (Named("second_rounding", "{UP}.weight", hypothesis="second_rounding"),),
     "codes_nan": (Named("code_nan", "{OTHER_OUT}.weight"),),
     "scale_infinite": (Named("scale_nonfinite", "{OTHER_OUT}.weight_scale_inv"),),
@@ -138,7 +138,7 @@ EXPECTED = {
         Named("values_differ", "{UP}.weight", factor=1804.74, hypothesis="missing_second_level"),
         Named("magnitude_too_large", "{UP}.weight"),
     ),
-    "nibbles_swapped": (Named("values_differ", "{UP}.weight"),),
+    "nibbles_swapped": (Named("values_differ", "{UP}.weight", hypothesis="nibble_order"),),
     "norm_not_finite": (Named("nonfinite", "encoder.layer.0.output.LayerNorm.weight"),),
     "excluded_quantised": (Named("excluded_but_codes", "{UP}.weight"),),
 }
