@@ -66,7 +66,9 @@ def _scale(subject: Subject, consumer: Consumer, one: Quantised, scale: Scale) -
     if n_other:
         low, mean, high = inflation.min(), inflation.mean(), inflation.max()
         direction = "small" if scale.divides else "large"
-        factors = f"{low:.3g} to {high:.3g} times too {direction}, on average {mean:.3g}"
+        factors = f"{low:.3g} times too {direction}"
+        if inflation.size > 1:
+            factors = f"{low:.3g} to {high:.3g} times too {direction}, on average {mean:.3g}"
         yield Hit(
             "consumer_power_of_two",
             CheckPlace(

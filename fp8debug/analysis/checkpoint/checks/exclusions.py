@@ -34,7 +34,7 @@ def _stored_as_codes(modules: Sequence[StoredAs], by_pattern: Mapping[str, Patte
     for one in modules:
         pattern = by_pattern.get(one.module)
         if one.is_codes and pattern is not None:
-            yield Hit("excluded_but_codes", _place(one, f"{_HIGH} (`{pattern.text}`)"))
+            yield Hit("excluded_but_codes", _place(one, f"{_HIGH} ({pattern.shown})"))
 
 
 def _place(one: StoredAs, configured: str, ran: str | None = None) -> CheckPlace:
@@ -43,6 +43,7 @@ def _place(one: StoredAs, configured: str, ran: str | None = None) -> CheckPlace
         one.tensor,
         f"{one.module}: the configuration says {configured}, the file says {one.dtype}{more}.",
         numbers={"configuration": configured, "file": one.dtype, "run": ran},
+        brief=f"configuration {configured}, file {one.dtype}" + (f", run {ran}" if ran is not None else ""),
     )
 
 
@@ -122,7 +123,7 @@ def _meant_for_others(
             "pattern_meant_for_another",
             CheckPlace(
                 one.tensor,
-                f"`{pattern.text}` {how}: pattern meant for another module?",
+                f"{pattern.shown} {how}: pattern meant for another module?",
                 numbers={"pattern": pattern.text, "n": n, "file": dtype},
             ),
             weight=n,
@@ -141,7 +142,7 @@ def _ran_otherwise(subject: Subject, modules: Sequence[StoredAs]) -> Iterator[Hi
         ran = subject.ran.get(one.module)
         if ran is not None and one.is_codes != _is_narrow(ran):
             pattern = excluded.whole(one.module)
-            configured = f"{_HIGH} (`{pattern.text}`)" if pattern else "quantised" if excluded else "nothing"
+            configured = f"{_HIGH} ({pattern.shown})" if pattern else "quantised" if excluded else "nothing"
             yield Hit("ran_in_other_precision", _place(one, configured, ran), of=len(subject.ran))
 
 

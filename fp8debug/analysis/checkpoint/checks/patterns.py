@@ -25,6 +25,7 @@ class Pattern:
 
     Attributes:
         text: as it is written.
+        shown: the same for messages.
         is_name: whether it is a name, with no wildcard in it.
         is_class: whether it is the name of a class of layers (`Linear`): what that is no file tells.
         is_broken: whether it is a regular expression that does not compile.
@@ -44,6 +45,7 @@ class Pattern:
         elif any(sign in text for sign in "*?[") and not self._is_exact:
             self._regex = re.compile(translate(text))
             self._before_star = text[:-1] if text.endswith("*") and not set("*?[") & set(text[:-1]) else ""
+        self.shown = f"`{text}`" if len(text) <= _LONGEST_SHOWN else f"`{text[:_LONGEST_SHOWN]} ...`"
         self.is_name = self._regex is None and not (self.is_class or self.is_broken or self.is_endless)
 
     def _compiled(self, text: str) -> re.Pattern[str] | None:
@@ -60,7 +62,7 @@ class Pattern:
             found = self._regex.match(module)
             end = len(self._before_star) if self._before_star else found.end() if found else 0
             return None if found is None else "whole" if _is_border(module, end) else "part"
-        if not self.is_name:
+        if not self.is_name or not self.text.strip("."):
             return None
         if self._is_exact:
             return "whole" if module == self.text else None
@@ -100,6 +102,7 @@ def may_be_endless(regex: str) -> bool:
 
 
 _LONGEST = 4000
+_LONGEST_SHOWN = 120
 _REPEATS = re.compile(r"[*+{]")
 _MOST_REPEATS = 12
 

@@ -28,7 +28,7 @@ def unmatched(subject: Subject) -> Iterator[Hit]:
     has_head = any(ending_of(one.module) in _HEADS for one in modules)
     matched = _matched(patterns, names, {one.module for one in modules})
     elsewhere: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
-    nowhere: dict[str, list[str]] = defaultdict(list)
+    nowhere: dict[str, list[Pattern]] = defaultdict(list)
     by_rest = {wrappers_of(name)[1]: name for name in reversed(names)}
     for pattern in patterns.all:
         is_tied_head = ending_of(pattern.text) in _HEADS and not has_head
@@ -42,7 +42,7 @@ def unmatched(subject: Subject) -> Iterator[Hit]:
         elif pattern.is_name and (near := _near(pattern, by_rest)):
             yield _misspelt(pattern, near)
         elif not any(map(pattern.how, names)):
-            nowhere[starred(pattern.text)[0]].append(pattern.text)
+            nowhere[starred(pattern.text)[0]].append(pattern)
     yield from map(_nothing, nowhere.values())
     dtypes = {one.module: one.dtype for one in modules}
     for (prefix, other), pairs in elsewhere.items():
@@ -110,18 +110,18 @@ def _not_tried(pattern: Pattern) -> Hit:
         if pattern.is_broken
         else "was not tried: a regular expression like it may take for ever"
     )
-    return Hit("pattern_matches_nothing", CheckPlace(pattern.text, f"`{pattern.text}` {what}."), severity="warning")
+    return Hit("pattern_matches_nothing", CheckPlace(pattern.text, f"{pattern.shown} {what}."), severity="warning")
 
 
 def _misspelt(pattern: Pattern, near: list[str]) -> Hit:
-    message = f"`{pattern.text}` matches no tensor of the checkpoint; nearest: {some(near)}."
+    message = f"{pattern.shown} matches no tensor of the checkpoint; nearest: {some(near)}."
     return Hit("pattern_matches_nothing", CheckPlace(pattern.text, message), severity="warning")
 
 
-def _nothing(texts: list[str]) -> Hit:
-    more = f" and {len(texts) - 1:,} like it match" if len(texts) > 1 else " matches"
-    message = f"`{texts[0]}`{more} no tensor of the checkpoint."
-    return Hit("pattern_matches_nothing", CheckPlace(texts[0], message, numbers={"n": len(texts)}))
+def _nothing(alike: list[Pattern]) -> Hit:
+    more = f" and {len(alike) - 1:,} like it match" if len(alike) > 1 else " matches"
+    message = f"{alike[0].shown}{more} no tensor of the checkpoint."
+    return Hit("pattern_matches_nothing", CheckPlace(alike[0].text, message, numbers={"n": len(alike)}))
 
 
 def _near(pattern: Pattern, by_rest: Mapping[str, str]) -> list[str]:
