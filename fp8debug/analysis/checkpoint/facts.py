@@ -47,7 +47,7 @@ class CodeFacts:
     block_histogram: Int64Array | None
     """int64 (2^bits / 2,): how many blocks have each code as their largest, sign off, NaN not counted; None: the scale
     is one number, or there is none. Blocks are what share a number: also lines, columns, matrices of a stack. Of more
-    than half a million an evenly spaced part."""
+    than 65,536 an evenly spaced part."""
     n_lost: int
     """Blocks (or the tensor) that hold codes other than zero under a scale of zero, or what divides by infinity."""
     rms: float

@@ -278,7 +278,7 @@ def test_large_tensors_are_sampled_all_over_and_the_same_way_each_time(written: 
     tensors = {"w": ("F8_E4M3", codes), "s": ("F32", np.array([1.0]))}
     facts, again = codes_of(written, tensors, one), codes_of(written, tensors, one)
     exact = np.sqrt(np.mean(codes.view(ml_dtypes.float8_e4m3fn).astype(np.float64) ** 2))
-    assert codes.size / 20 < facts.n_sampled < codes.size / 8
+    assert codes.size / 40 < facts.n_sampled < codes.size / 20
     assert facts.rms == pytest.approx(exact, rel=0.03) and facts.rms == again.rms
     np.testing.assert_array_equal(facts.histogram, again.histogram)
     assert facts.n_largest == np.count_nonzero(codes == 126)

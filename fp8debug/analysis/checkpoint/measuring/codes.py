@@ -18,7 +18,7 @@ from fp8debug.analysis.checkpoint.values import Dequantiser, grid_of, scale_numb
 from fp8debug.formats import ELEMENT_FORMATS, Float32Array, Uint8Array, decode
 
 _MANY_SCALES = 1 << 23
-_MANY_BLOCKS = 1 << 19
+_MANY_BLOCKS = 1 << 16
 _one_at_a_time = threading.Lock()
 
 

@@ -39,6 +39,7 @@ class Counts:
         self._fmt, self._is_packed = fmt, is_packed
         self._magnitudes = np.empty(BAND_BYTES, np.uint8)
         self._others = np.empty(BAND_BYTES, np.uint8)
+        self._flags = np.empty(0, np.uint8)
 
     def add(self, raw: Uint8Array, first: int) -> Uint8Array:
         """Count a band.
@@ -85,7 +86,9 @@ class Counts:
         self.largest = max(self.largest, largest)
 
     def _add_packed(self, raw: Uint8Array, low: Uint8Array, high: Uint8Array) -> Uint8Array:
-        flags = np.empty(raw.size, np.uint8)
+        if raw.size > self._flags.size:
+            self._flags = np.empty(raw.size, np.uint8)
+        flags = self._flags[: raw.size]
         np.right_shift(raw, 4, out=high)
         for half, source in ((low, raw), (high, high)):
             np.bitwise_and(source, self._fmt.sign_bit - 1, out=half)
