@@ -108,7 +108,7 @@ def test_a_clean_model_against_its_master(against: Against) -> None:
     assert verdicts(comparison) == {"faithful": 13, "identical": 3} and not alarms(audit)
     assert not comparison.missing and not comparison.extra
     (note,) = comparison.notes
-    assert "scales are amax / 448" in note and "alike in 7 more of 8 looked at" in note
+    assert "amax / 448" in note and "alike in 7 more of 8 looked at" in note
 
 
 def test_a_master_against_what_was_made_of_it(against: Against) -> None:
