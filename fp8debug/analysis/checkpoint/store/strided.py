@@ -16,6 +16,9 @@ from fp8debug.formats import Uint8Array
 
 SMALL_BYTES = 4 << 20
 """Bytes between the first and the last element of a tensor, up to which all are read at once when they lie apart."""
+_FARTHEST, _READ_BYTES = 1 << 17, 1 << 22
+"""Bytes between two elements that are skipped rather than read apart, as a read costs as much as 100 kB in a row; and
+bytes of one read that skips."""
 
 
 class Bytes(Protocol):
@@ -152,7 +155,7 @@ def read_elements(tensor: Strided, first: int, last: int) -> Uint8Array:
     if whole * size <= SMALL_BYTES:
         held = HeldBytes(tensor.bytes.read(tensor.offset * size, (tensor.offset + whole) * size))
         tensor = Strided(held, size, tensor.shape, tensor.strides, 0)
-    parts = [_box_bytes(tensor, box).reshape(-1) for box in boxes(tensor.shape, first, last)]
+    parts = [_box_bytes(tensor, box) for box in boxes(tensor.shape, first, last)]
     return np.concatenate(parts) if parts else np.empty(0, np.uint8)
 
 
@@ -161,32 +164,29 @@ def _in_row(row: int, inner: Iterator[Box]) -> Iterator[Box]:
 
 
 def _box_bytes(tensor: Strided, box: Box) -> Uint8Array:
-    """Bytes of a block, of shape (..., itemsize): one read for each run of elements that lie close together."""
-    shape, size = box.shape, tensor.itemsize
-    start = tensor.offset + sum(at * stride for at, stride in zip(box.first, tensor.strides, strict=True))
-    order = sorted(range(len(shape)), key=lambda axis: tensor.strides[axis])
-    together = _close_axes(shape, tensor.strides, order)
-    apart = [axis for axis in range(len(shape)) if axis not in together]
-    run_shape = tuple(shape[axis] if axis in together else 1 for axis in range(len(shape)))
-    run = span(run_shape, tensor.strides)
-    byte_strides = (*(stride * size for stride in tensor.strides), 1)
-    out = np.empty((*shape, size), np.uint8)
-    for places in product(*(range(shape[axis]) for axis in apart)):
-        at = start + sum(place * tensor.strides[axis] for place, axis in zip(places, apart, strict=True))
-        raw = tensor.bytes.read(at * size, (at + run) * size)
-        index: list[slice] = [slice(None)] * len(shape)
-        for place, axis in zip(places, apart, strict=True):
-            index[axis] = slice(place, place + 1)
-        out[tuple(index)] = np.lib.stride_tricks.as_strided(raw, (*run_shape, size), byte_strides, writeable=False)
-    return out
+    """Bytes of a block, one after the other: one read for all elements that lie close together."""
+    shape, strides, size = box.shape, tensor.strides, tensor.itemsize
+    start = tensor.offset + sum(at * stride for at, stride in zip(box.first, strides, strict=True))
+    steps = _steps(shape, strides, size)
+    byte_strides = tuple(stride * size for stride in strides)
+    out = np.empty(shape, f"u{size}")
+    for first in product(*(range(0, n, step) for n, step in zip(shape, steps, strict=True))):
+        part = tuple(min(step, n - at) for at, n, step in zip(first, shape, steps, strict=True))
+        at = start + sum(place * stride for place, stride in zip(first, strides, strict=True))
+        raw = tensor.bytes.read(at * size, (at + span(part, strides)) * size).view(out.dtype)
+        index = tuple(slice(low, low + n) for low, n in zip(first, part, strict=True))
+        out[index] = np.lib.stride_tricks.as_strided(raw, part, byte_strides, writeable=False)
+    return out.reshape(-1).view(np.uint8)
 
 
-def _close_axes(shape: tuple[int, ...], strides: tuple[int, ...], order: list[int]) -> set[int]:
-    """Axes along which one read costs at most twice the bytes that are wanted, by ascending strides."""
-    together: set[int] = set()
-    for axis in order:
-        tried = tuple(size if one in together or one == axis else 1 for one, size in enumerate(shape))
-        if span(tried, strides) > 2 * prod(tried):
+def _steps(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """How many elements of each axis one read takes, by ascending strides: as long as it reads little in vain."""
+    steps = [1] * len(shape)
+    for axis in sorted(range(len(shape)), key=lambda one: strides[one]):
+        step_bytes = max(1, strides[axis] * size)
+        if step_bytes > _FARTHEST:
             break
-        together.add(axis)
-    return together
+        steps[axis] = max(1, min(shape[axis], _READ_BYTES // step_bytes))
+        if steps[axis] < shape[axis]:
+            break
+    return tuple(steps)
