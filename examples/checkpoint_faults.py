@@ -265,13 +265,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fault", choices=FAULTS)
     parser.add_argument("--list", action="store_true", help="say which faults there are")
-    parser.add_argument("--out", type=Path, default=Path("fp8-checkpoint"), help="folder to write")
+    parser.add_argument("--out", type=Path, default=Path("fp8debug-runs/checkpoint"), help="folder to write")
     args = parser.parse_args()
     if args.list:
         print("\n".join(f"{name:24}{fault.title}" for name, fault in FAULTS.items()))
         return
     fault = FAULTS[args.fault] if args.fault else HEALTHY
     model, out = str(model_folder()), str(args.out)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     if fp8debug("checkpoint", "quantize", model, out, "--recipe", fault.recipe, "--as", fault.dialect, "--force"):
         raise SystemExit(1)
     if args.fault:

@@ -59,6 +59,7 @@ def test_topics_and_pages_are_the_same_and_none_is_empty(error_pages: ModuleType
         (["report", "sample_dumps/gpt-healthy", "--fail-on", "rubbish"], "gates"),
         (["whatif", "sample_dumps/gpt-healthy", "--recipe", "delayed:margin=x"], "recipe-text"),
         (["sql", "sample_dumps/gpt-healthy", "drop table steps"], "sql"),
+        (["checkpoint", "quantize", "no-such", "out", "--recipe", "block", "--as", "nobody"], "checkpoint-quantize"),
     ],
 )
 def test_what_is_printed_stands_on_the_page_of_its_topic(
