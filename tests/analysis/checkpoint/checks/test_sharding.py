@@ -20,7 +20,7 @@ def one(module: str, lines: int, length: int) -> dict[str, tuple[str, tuple[int,
 
 
 def cut(subject: Subject) -> dict[int, Hit]:
-    return {int(hit.place.numbers["tp"]): hit for hit in sharding(subject) if hit.check == "shard_cuts_block"}
+    return {int(hit.place.numbers["tp"] or 0): hit for hit in sharding(subject) if hit.check == "shard_cuts_block"}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_message_says_which_shards_have_which_blocks(subject_of: SubjectOf) 
 
 
 def test_what_fits_is_a_note_and_tensors_of_a_kind_are_one_hit(subject_of: SubjectOf) -> None:
-    headers = {}
+    headers: dict[str, tuple[str, tuple[int, ...]]] = {}
     for layer in range(3):
         headers |= one(f"layers.{layer}.mlp.down_proj", 256, 3072)
     (note, warning) = sharding(subject_of(headers, tp=(8, 16)))
