@@ -16,6 +16,7 @@ from fp8debug.formats import FORMATS, BoolArray, Float32Array, Uint8Array, decod
 
 Float64Array = npt.NDArray[np.float64]
 _Number = TypeVar("_Number", bound=np.generic)
+_CODES_AT_A_TIME = 1 << 16
 
 _FORMAT_OF_DTYPE = {
     "F8_E4M3": "E4M3",
@@ -57,13 +58,22 @@ def numbers(raw: Uint8Array, encoding: str) -> Float32Array:
     if encoding in FORMATS:
         codes = np.arange(256) & ((1 << FORMATS[encoding].bits) - 1)
         table = decode(codes.astype(np.uint8), FORMATS[encoding])
-        return np.take(table, raw, mode="clip")  # twice as fast as looking for codes out of range
+        values = np.empty(raw.shape, np.float32)
+        for part, some in zip(_slices(values.reshape(-1)), _slices(raw.reshape(-1)), strict=True):
+            np.take(table, some, mode="clip", out=part)  # twice as fast as looking for codes out of range
+        return values
     if encoding == "BF16":
         bits = raw.view("<u2").astype(np.uint32)
         bits <<= 16
         return bits.view(np.float32)
     with np.errstate(over="ignore"):
         return raw.view(_NUMPY[encoding]).astype(np.float32)
+
+
+def _slices(flat: npt.NDArray[_Number]) -> Iterator[npt.NDArray[_Number]]:
+    """Parts that fit the cache together with the eight bytes of an index that numpy makes of each code."""
+    for first in range(0, flat.size, _CODES_AT_A_TIME):
+        yield flat[first : first + _CODES_AT_A_TIME]
 
 
 def can_be_numbers(encoding: str) -> bool:
