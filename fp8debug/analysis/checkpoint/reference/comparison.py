@@ -12,7 +12,7 @@ from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.convention import read_convention
 from fp8debug.analysis.checkpoint.records import Convention
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor, Comparison, Hypothesis
-from fp8debug.analysis.checkpoint.reference.hits import has_cause, hits_of
+from fp8debug.analysis.checkpoint.reference.hits import hits_of
 from fp8debug.analysis.checkpoint.reference.judging import judge
 from fp8debug.analysis.checkpoint.reference.matching import (
     Match,
@@ -25,6 +25,7 @@ from fp8debug.analysis.checkpoint.reference.matching import (
 from fp8debug.analysis.checkpoint.reference.misplaced import misplaced, reordered
 from fp8debug.analysis.checkpoint.reference.notes import notes_of
 from fp8debug.analysis.checkpoint.reference.pair import Pair
+from fp8debug.analysis.checkpoint.reference.sentences import has_cause
 from fp8debug.analysis.checkpoint.store import Store, open_store
 from fp8debug.errors import Fp8DebugError
 

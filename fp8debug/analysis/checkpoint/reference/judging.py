@@ -14,7 +14,13 @@ import numpy as np
 from fp8debug.analysis.checkpoint.records import Quantised, Stored
 from fp8debug.analysis.checkpoint.reference.blocks import BlockSums
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor
-from fp8debug.analysis.checkpoint.reference.pair import Pair, Rows
+from fp8debug.analysis.checkpoint.reference.encoding import (
+    bytes_equal,
+    is_nonfinite_in_both,
+    is_same_encoding,
+    recoded_db,
+)
+from fp8debug.analysis.checkpoint.reference.pair import Pair
 from fp8debug.analysis.checkpoint.reference.proving import proving, proving_lines
 from fp8debug.analysis.checkpoint.reference.rounding import (
     OneRounding,
@@ -23,21 +29,20 @@ from fp8debug.analysis.checkpoint.reference.rounding import (
     one_rounding,
     precision_of,
 )
-from fp8debug.analysis.checkpoint.store import Store, n_bytes_of
+from fp8debug.analysis.checkpoint.reference.summing import Rows
 from fp8debug.metrics import Float64Array
 
 MOST_NEAREST = 0.97
 """Share of codes that are the nearest ones, from which on a tensor was rounded from these very values. The ways in
 which writers divide by a scale differ in fewer than 1 in 1,000 codes."""
 _WORSE_DB = 1.0
+"""Loss beyond one rounding that is worth a word."""
 _SLACK_DB = 0.5
 """For what is below the normal range even in a tensor that is mostly above it."""
 _ENOUGH = 256
 """Elements of a block that prove something."""
 _FEW_CODES = 8
 """Tensors of so few values have equal codes under any scales."""
-_FLOAT32_ROUNDING_DB = 126.0
-"""Factors that were multiplied in another order or divided by differ by up to three roundings in FP32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +122,11 @@ def _verdict(pair: Pair, sums: BlockSums, parts: list[BlockSums]) -> _Verdict:
     total, limits = sums.total, _limits(pair.tensor, pair.reference)
     different = _Verdict("different", limits.healthy_db)
     if sums.is_exact and not sums.n_nonfinite.any():
-        return _Verdict("identical" if _is_same_encoding(pair) else "recoded")
-    if total.n == 0 or total.sum_x2 == 0 or (sums.n_nonfinite.any() and not _is_nonfinite_in_both(pair)):
+        return _Verdict("identical" if is_same_encoding(pair) else "recoded")
+    if total.n == 0 or total.sum_x2 == 0 or (sums.n_nonfinite.any() and not is_nonfinite_in_both(pair)):
         return different
     sqnr, gain = sums.sqnr_db, sums.gain
-    if sqnr is None or sqnr >= _recoded_db(pair):
+    if sqnr is None or sqnr >= recoded_db(pair):
         return _Verdict("recoded")
     once = one_rounding(pair)
     if once is not None:
@@ -144,7 +149,7 @@ def _is_scale_a_little_off(pair: Pair, sums: BlockSums, blocks: BlockSums, once:
         is_same = pair.quantised.fmt == pair.reference.fmt and pair.quantised.shape == pair.reference.shape
         if not is_same or len(np.unique(next(pair.store.chunks(pair.name)))) <= _FEW_CODES:
             return False
-        return _bytes_equal(pair.store, pair.name, pair.reference_store, pair.reference.name)
+        return bytes_equal(pair.store, pair.name, pair.reference_store, pair.reference.name)
     sqnr, best = sums.sqnr_db, blocks.grouped(_ENOUGH).best_sqnr_db
     if sqnr is None or best is None or once.sqnr_db is None or not _is_worse(once):
         return False
@@ -164,25 +169,6 @@ def _faithful(pair: Pair, once: OneRounding, limits: _Limits) -> _Verdict:
             return _Verdict("faithful", limits.healthy_db, once.nearest)
         return _Verdict("requantised", once.sqnr_db, once.nearest)
     return _Verdict("requantised" if _is_worse(once) else "faithful", once.sqnr_db, once.nearest)
-
-
-def _recoded_db(pair: Pair) -> float:
-    """SQNR from which on two encodings hold equal values: what rounding of products in FP32 leaves, or of the plain
-    tensor or the scales to 16 bits."""
-    plain = [one.dtype for one in (pair.tensor, pair.reference) if isinstance(one, Stored)]
-    if len(plain) == 2:
-        return np.inf
-    narrow = [dtype for dtype in (*plain, *_scale_encodings(pair)) if dtype in ("BF16", "F16")]
-    if not narrow:
-        return _FLOAT32_ROUNDING_DB
-    return min(decibel(1 / (2 ** {"BF16": 8, "F16": 11}[dtype] + 1)) for dtype in narrow)
-
-
-def _scale_encodings(pair: Pair) -> tuple[str, ...]:
-    """Of both sides' scales, where they are two different ones."""
-    sides = [one.scales for one in (pair.tensor, pair.reference) if isinstance(one, Quantised)]
-    encodings = {scale.encoding for scales in sides for scale in scales}
-    return tuple(encodings) if len(sides) == 2 and len(encodings) > 1 else ()
 
 
 def _blocks(pair: Pair, sums: BlockSums) -> tuple[BlockSums, Rows]:
@@ -212,34 +198,3 @@ def _worst(sqnrs: Float64Array) -> tuple[int, int] | None:
         return None
     row, column = np.unravel_index(int(np.nanargmin(sqnrs)), sqnrs.shape)
     return int(row), int(column)
-
-
-def _is_same_encoding(pair: Pair) -> bool:
-    """Whether the very bytes are equal, and are read alike."""
-    ours, theirs = pair.tensor, pair.reference
-    if isinstance(ours, Stored) or isinstance(theirs, Stored):
-        return isinstance(ours, Stored) and isinstance(theirs, Stored) and ours.dtype == theirs.dtype
-    if (ours.fmt, ours.shape) != (theirs.fmt, theirs.shape) or len(ours.scales) != len(theirs.scales):
-        return False
-    alike = all(
-        (one.encoding, one.shape, one.divides, one.layout, one.block)
-        == (other.encoding, other.shape, other.divides, other.layout, other.block)
-        for one, other in zip(ours.scales, theirs.scales, strict=True)
-    )
-    names = [
-        (ours.name, theirs.name),
-        *((one.name, two.name) for one, two in zip(ours.scales, theirs.scales, strict=True)),
-    ]
-    return alike and all(_bytes_equal(pair.store, one, pair.reference_store, two) for one, two in names)
-
-
-def _bytes_equal(store: Store, name: str, other_store: Store, other: str) -> bool:
-    if n_bytes_of(store.tensors[name]) != n_bytes_of(other_store.tensors[other]):
-        return False
-    pairs = zip(store.chunks(name), other_store.chunks(other), strict=True)
-    return all(np.array_equal(one, two) for one, two in pairs)
-
-
-def _is_nonfinite_in_both(pair: Pair) -> bool:
-    """Whether all that is not finite in ours is not in the reference either."""
-    return all(not np.any(~np.isfinite(q) & np.isfinite(x)) for _, x, q in pair.bands())

@@ -6,16 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from fp8debug.analysis.checkpoint.records import Quantised, Stored
-from fp8debug.analysis.checkpoint.reference.blocks import BlockSums, CodeSums, block_sums_of
+from fp8debug.analysis.checkpoint.reference.blocks import BlockSums, CodeSums
 from fp8debug.analysis.checkpoint.reference.lines import Lines, PlainLines, QuantisedLines, lines_of
+from fp8debug.analysis.checkpoint.reference.summing import (
+    Rows,
+    add_code_band,
+    add_to_rows,
+    band_sums,
+    rows_of,
+    runs_of,
+    starts_of,
+)
 from fp8debug.analysis.checkpoint.store import Store
-from fp8debug.formats import BoolArray, Float32Array
+from fp8debug.formats import Float32Array
 from fp8debug.metrics import Float64Array
 
-Rows = npt.NDArray[np.intp]
 BAND_ELEMENTS = 1 << 18
 """Elements of a tensor that are held at a time: 2 MB in float64."""
 MOST_BLOCKS = 1_000_000
@@ -110,9 +117,9 @@ class Pair:
         sums = BlockSums(*(np.zeros(shape) for _ in range(6)))
         of_lines = BlockSums(*(np.zeros((self.lines, 1)) for _ in range(6)))
         for first, x, q in self.bands(grids, quantised):
-            band, last = _band_sums(x, q, width), first + len(x)
+            band, last = band_sums(x, q, width), first + len(x)
             for name in BlockSums.__slots__:
-                _add(getattr(sums, name), rows[first:last], getattr(band, name))
+                add_to_rows(getattr(sums, name), rows[first:last], getattr(band, name))
                 getattr(of_lines, name)[first:last, 0] = getattr(band, name).sum(axis=1)
         return sums, of_lines
 
@@ -133,7 +140,7 @@ class Pair:
 
     def block_starts(self) -> Rows:
         """First line of each row of blocks, where `sums` are of single blocks."""
-        return _starts(self.block_rows)
+        return starts_of(self.block_rows)
 
     def factors_at(self, lines: Rows, width: int, of: Lines | None = None) -> Float64Array:
         """The stored factor at these lines and every `width` columns, float64; 1 for plain tensors.
@@ -172,7 +179,7 @@ class Pair:
     @property
     def block_rows(self) -> Rows:
         """For each line its row of blocks."""
-        return _rows_of(self.lines, max(1, self._matrix_lines), self.block[0])
+        return rows_of(self.lines, max(1, self._matrix_lines), self.block[0])
 
     @property
     def _matrix_lines(self) -> int:
@@ -194,88 +201,19 @@ class Pair:
         return rows // max(1, -(-blocks // most)), width
 
     def _sum_codes(self, block: tuple[int, int]) -> CodeSums:
-        rows = _rows_of(self.lines, max(1, self._matrix_lines), block[0])
-        starts = _starts(rows)
+        rows = rows_of(self.lines, max(1, self._matrix_lines), block[0])
+        starts = starts_of(rows)
         columns = -(-self.length // block[1])
         every = max(1, -(-len(starts) * columns // MOST_CODE_BLOCKS))
         kept = np.arange(0, len(starts), every)
         shape = (len(kept), columns)
         sums = CodeSums(starts[kept], block[1], every > 1, *(np.zeros(shape) for _ in range(5)))
         ours = lines_of(self.store, self.tensor)
-        for first, last in self._steps() if every == 1 else _runs(starts, kept, self.lines, self._step):
+        for first, last in self._steps() if every == 1 else runs_of(starts, kept, self.lines, self._step):
             x, c = self.reference_lines.values(first, last), _codes(ours, first, last)
-            _add_code_band(sums, rows[first:last] // every, x, c)
+            add_code_band(sums, rows[first:last] // every, x, c)
         return sums
-
-
-def _rows_of(lines: int, matrix_lines: int, block_lines: int) -> Rows:
-    """For each line its row of blocks, which never cross from one stacked matrix into the next."""
-    line = np.arange(lines)
-    rows: Rows = line // matrix_lines * -(-matrix_lines // block_lines) + line % matrix_lines // block_lines
-    return rows
-
-
-def _starts(rows: Rows) -> Rows:
-    """Where another row of blocks begins."""
-    if not len(rows):
-        return np.empty(0, np.intp)
-    return np.concatenate([np.zeros(1, np.intp), np.flatnonzero(np.diff(rows)) + 1])
-
-
-def _runs(starts: Rows, kept: Rows, lines: int, step: int) -> Iterator[tuple[int, int]]:
-    """First and last line of the rows of blocks that are kept, no more than `step` at a time."""
-    ends = np.append(starts, lines)
-    for index in kept:
-        for first in range(int(ends[index]), int(ends[index + 1]), step):
-            yield first, min(int(ends[index + 1]), first + step)
 
 
 def _codes(ours: QuantisedLines | PlainLines, first: int, last: int) -> Float32Array:
     return ours.codes(first, last) if isinstance(ours, QuantisedLines) else ours.values(first, last)
-
-
-def _finite_only(x: Float32Array, q: Float32Array) -> tuple[Float64Array, Float64Array, BoolArray | None]:
-    """Both in float64, what is not finite in either set to zero in both; where both are finite, None: everywhere."""
-    finite = np.isfinite(x)
-    finite &= np.isfinite(q)
-    if finite.all():
-        return x.astype(np.float64), q.astype(np.float64), None
-    zero = np.float32(0)
-    return np.where(finite, x, zero).astype(np.float64), np.where(finite, q, zero).astype(np.float64), finite
-
-
-def _counts(shape: tuple[int, ...], width: int, finite: BoolArray | None) -> tuple[Float64Array, Float64Array]:
-    """Finite and other elements of each block of each line."""
-    lines, length = shape
-    starts = np.arange(0, length, width)
-    of_all = np.broadcast_to(np.minimum(width, length - starts).astype(np.float64), (lines, len(starts)))
-    if finite is None:
-        return of_all, np.zeros_like(of_all)
-    held = finite.astype(np.float64)
-    n = block_sums_of(held, held, width)
-    return n, of_all - n
-
-
-def _band_sums(x32: Float32Array, q32: Float32Array, width: int) -> BlockSums:
-    """Sums of each block of each line."""
-    x, q, finite = _finite_only(x32, q32)
-    n, n_nonfinite = _counts(x.shape, width, finite)
-    sum_x2, sum_q2, sum_xq = block_sums_of(x, x, width), block_sums_of(q, q, width), block_sums_of(x, q, width)
-    x -= q
-    return BlockSums(n, n_nonfinite, sum_x2, sum_q2, sum_xq, block_sums_of(x, x, width))
-
-
-def _add_code_band(sums: CodeSums, rows: Rows, x32: Float32Array, c32: Float32Array) -> None:
-    x, c, finite = _finite_only(x32, c32)
-    n, n_nonfinite = _counts(x.shape, sums.width, finite)
-    _add(sums.n, rows, n)
-    _add(sums.n_nonfinite, rows, n_nonfinite)
-    _add(sums.sum_x2, rows, block_sums_of(x, x, sums.width))
-    _add(sums.sum_c2, rows, block_sums_of(c, c, sums.width))
-    _add(sums.sum_xc, rows, block_sums_of(x, c, sums.width))
-
-
-def _add(grid: Float64Array, rows: Rows, of_lines: Float64Array) -> None:
-    """Add sums of lines to those of their rows of blocks; `rows` ascend."""
-    starts = _starts(rows)
-    grid[rows[starts]] += np.add.reduceat(of_lines, starts, axis=0)

@@ -9,8 +9,9 @@ import numpy as np
 from fp8debug.analysis.checkpoint.records import Quantised
 from fp8debug.analysis.checkpoint.reference.blocks import BlockSums
 from fp8debug.analysis.checkpoint.reference.lines import QuantisedLines
-from fp8debug.analysis.checkpoint.reference.pair import Pair, Rows
+from fp8debug.analysis.checkpoint.reference.pair import Pair
 from fp8debug.analysis.checkpoint.reference.rounding import precision_of
+from fp8debug.analysis.checkpoint.reference.summing import Rows
 from fp8debug.formats import ELEMENT_FORMATS, BoolArray
 
 

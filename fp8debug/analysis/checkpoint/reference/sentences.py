@@ -1,0 +1,95 @@
+"""What is said about a tensor that differs from its reference."""
+
+from __future__ import annotations
+
+from fp8debug.analysis.checkpoint.records import Quantised
+from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor
+from fp8debug.analysis.checkpoint.reference.judging import MOST_NEAREST
+
+_CUT_OFF = 0.98
+"""A gain below it, of codes that are all nearest, means that values were cut off."""
+UNEXPLAINED = ("unexplained", "different_weights", "other_values", "all_zero")
+"""Names of hypotheses that say that there is none."""
+
+
+def sentence(tensor: ComparedTensor, ours: Quantised | None, odd_rows: str = "") -> str:
+    """What is known of a tensor that differs: its gain, how far it is from what rounding leaves, and the best cause."""
+    parts = []
+    if tensor.n_nonfinite:
+        where = f"here{odd_rows}" if odd_rows else "here or in the reference"
+        parts.append(f"{tensor.n_nonfinite:,} values that are not finite {where}")
+    if tensor.gain is None:
+        parts.append("the reference is all zero, this tensor is not" if tensor.n else "no value is finite in both")
+    else:
+        parts.append(f"gain {tensor.gain:.4g} (1 is right){_in_blocks(tensor)}")
+    if tensor.sqnr_db is not None:
+        healthy = tensor.healthy_sqnr_db
+        keeps = "" if healthy is None else f", where {_kept_by(ours)} about {healthy:.1f} dB"
+        parts.append(f"SQNR {tensor.sqnr_db:.1f} dB{keeps}")
+    text = f"{tensor.name}: {'; '.join(parts)}."
+    if ours is not None and not ours.scales:
+        return f"{text} No scale is applied to its codes."
+    best = tensor.hypotheses[0] if tensor.hypotheses else None
+    if best is not None and has_cause(tensor):
+        return f"{text} Best explanation: {best.message}."
+    if is_unfit(tensor):
+        nearest = f"{tensor.nearest:.1%} of the codes are the nearest ones that the stored scale allows"
+        if is_flushed(tensor):
+            return f"{text} {nearest}: it is too large for these values, which are among the few smallest codes."
+        return f"{text} {nearest}: it is too small, and values are cut off at the largest code."
+    return text if best is None else f"{text} {best.message[:1].upper()}{best.message[1:]}."
+
+
+def is_unfit(tensor: ComparedTensor) -> bool:
+    """Whether a tensor differs although it was rounded rightly: its scale does not suit its values."""
+    return tensor.verdict == "different" and tensor.nearest is not None and tensor.nearest >= MOST_NEAREST
+
+
+def is_flushed(tensor: ComparedTensor) -> bool:
+    """Whether that scale is too large: then nothing is cut off, and the gain stays near 1."""
+    return is_unfit(tensor) and tensor.gain is not None and tensor.gain > _CUT_OFF
+
+
+def has_cause(tensor: ComparedTensor) -> bool:
+    """Whether something is known that explains the difference."""
+    return bool(tensor.hypotheses) and tensor.hypotheses[0].name not in UNEXPLAINED
+
+
+def _kept_by(ours: Quantised | None) -> str:
+    return "a copy keeps" if ours is None else f"right {ours.fmt} codes and scales keep"
+
+
+def _in_blocks(tensor: ComparedTensor) -> str:
+    low, high = tensor.block_gain_min, tensor.block_gain_max
+    if tensor.n_blocks < 2 or low is None or high is None or tensor.block is None:
+        return ""
+    rows, columns = tensor.block
+    what = "rows" if rows == 1 and tensor.n_blocks * columns >= tensor.n else f"blocks of {rows} x {columns}"
+    return f", {low:.3g} to {high:.3g} in its {what}"
+
+
+def factor_of(tensor: ComparedTensor) -> float | None:
+    """By how much the values are too large, where that is one number."""
+    if tensor.hypotheses and tensor.hypotheses[0].factor is not None:
+        return tensor.hypotheses[0].factor
+    low, high = tensor.block_gain_min, tensor.block_gain_max
+    if tensor.gain is None or low is None or high is None or low <= 0 or high / low > 1.2:
+        return None
+    return tensor.gain
+
+
+def numbers_of(tensor: ComparedTensor) -> dict[str, float | int | str | None]:
+    """The numbers of a tensor for programs."""
+    best = tensor.hypotheses[0] if tensor.hypotheses else None
+    return {
+        "gain": tensor.gain,
+        "sqnr_db": tensor.sqnr_db,
+        "rel_l2": tensor.rel_l2,
+        "cosine": tensor.cosine,
+        "healthy_sqnr_db": tensor.healthy_sqnr_db,
+        "block_gain_min": tensor.block_gain_min,
+        "block_gain_max": tensor.block_gain_max,
+        "n_nonfinite": tensor.n_nonfinite,
+        "hypothesis": None if best is None else best.name,
+        "explains": None if best is None else best.explains,
+    }
