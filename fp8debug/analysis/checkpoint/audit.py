@@ -25,6 +25,7 @@ from fp8debug.analysis.checkpoint.reference import (
     compare_with,
     once_each,
 )
+from fp8debug.analysis.checkpoint.reference.upheld import upheld
 from fp8debug.analysis.checkpoint.store import Store, open_store
 from fp8debug.analysis.displayed import Displayed
 from fp8debug.rundir import RunDir
@@ -138,7 +139,8 @@ def _audit(
     store = subject.store
     rows = {name: n for comparison, _ in compared for name, n in comparison.rows.items()}
     subject = replace(subject, reference_rows=rows)
-    hits = [hit for check in CHECKS for hit in check(subject)]
+    comparisons = tuple(comparison for comparison, _ in compared)
+    hits = upheld((hit for check in CHECKS for hit in check(subject)), comparisons)
     return Audit(
         path=str(path),
         n_files=len({stored.file for stored in store.tensors.values()}),
@@ -147,7 +149,7 @@ def _audit(
         convention=subject.convention,
         facts=subject.facts,
         findings=findings_of([*hits, *once_each(hit for _, more in compared for hit in more)]),
-        comparisons=tuple(comparison for comparison, _ in compared),
+        comparisons=comparisons,
         problems=store.problems,
         three_way=three_way,
     )

@@ -2,71 +2,30 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from math import isfinite, log2, prod, sqrt
+from collections.abc import Iterator
+from math import log2, sqrt
 
 import numpy as np
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
-from fp8debug.analysis.checkpoint.checks.names import starred
+from fp8debug.analysis.checkpoint.checks.weights import FACTOR_OF_SIBLINGS, USUAL, Expected, Weight, weights_of
 from fp8debug.analysis.checkpoint.facts import CodeFacts, ScaleFacts
-from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised
+from fp8debug.analysis.checkpoint.records import CheckPlace
 from fp8debug.formats import ELEMENT_FORMATS, Format, decode
 
-FACTOR_OF_SIBLINGS = 64.0
-"""Weights of one role differ by less between layers, also dead experts' and those of the first and the last one."""
 FACTOR_OF_NOTHING = 2.0**20
 """So many times smaller than their siblings, weights do nothing."""
-USUAL = (0.02, 20.0)
-"""rms x sqrt(inputs) of the weights of a layer lies in between: 0.2 to 3 in trained language models."""
-LARGEST_RMS = 32.0
-"""Of a quantised weight, however few inputs it has."""
-_FEWEST_SIBLINGS = 3
 _NEAR = 8.0
 _SECOND_LEVEL = ("E4M3",)
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """A matrix of weights and how large it is."""
-
-    name: str
-    role: str
-    rms: float
-    amax: float
-    inputs: int
-    quantised: Quantised | None
-    facts: CodeFacts | None
-    is_unscaled: bool
-    """Whether its codes are read as they are: without a scale, or with one of exactly 1."""
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        """Least and largest rms that is no fault by itself."""
-        low, high = (limit / sqrt(max(self.inputs, 1)) for limit in USUAL)
-        return low / FACTOR_OF_SIBLINGS, min(high * FACTOR_OF_SIBLINGS, LARGEST_RMS)
-
-    @property
-    def are_codes(self) -> bool:
-        """Whether codes that were scaled to the range of their format are read as values: no weight is that large."""
-        if self.quantised is None:
-            return self.amax in (448.0, 240.0, 57344.0) and self.rms > 1
-        return self.is_unscaled and self.amax >= ELEMENT_FORMATS[self.quantised.fmt].max / 2
-
-    @property
-    def is_usual(self) -> bool:
-        """Whether a layer with so many inputs may have such weights."""
-        low, high = self.limits
-        return low <= self.rms <= high and not self.are_codes
+_MUCH_LOST = 0.05
 
 
 def magnitude(subject: Subject) -> Iterator[Hit]:
     """Weights far larger or smaller than those of the same role in other layers, or than any layer's; plain casts."""
-    weights = _weights(subject)
-    yield from _unscaled(weights)
-    expected = _Expected(weights)
+    every = weights_of(subject)
+    yield from _unscaled(every)
+    weights = [one for one in every if not _NO_WEIGHTS.search(one.name)]
+    expected = Expected(weights)
     for one in weights:
         usual = expected.of(one)
         factor = one.rms / usual
@@ -136,8 +95,10 @@ def _times(factor: float) -> str:
 
 
 def _may_be_exponents(numbers: ScaleFacts) -> bool:
-    some = (numbers.smallest, numbers.median, numbers.largest)
-    return all(number is not None and number.is_integer() and 32 <= number <= 254 for number in some)
+    smallest, median, largest = numbers.smallest, numbers.median, numbers.largest
+    if smallest is None or median is None or largest is None or not 32 <= median <= largest <= 254:
+        return False
+    return smallest >= 0 and all(number.is_integer() for number in (smallest, median, largest))  # 0: nothing but zeros
 
 
 def _are_near(first: float, second: float) -> bool:
@@ -166,64 +127,8 @@ def _unscaled(weights: list[Weight]) -> Iterator[Hit]:
         )
 
 
-_MUCH_LOST = 0.05
-
-
 def _lost(facts: CodeFacts, fmt: Format) -> tuple[float, float]:
     """Shares of the codes that are zero and subnormal."""
     values = np.abs(decode(np.arange(1 << fmt.bits, dtype=np.uint8), fmt))
     is_subnormal = (values > 0) & (values < fmt.min_normal)
     return facts.n_zero / facts.n, float(facts.histogram[is_subnormal].sum() / max(facts.n_sampled, 1))
-
-
-class _Expected:
-    """What weights should be like: as those of the same role, else as all in the checkpoint, else as any."""
-
-    def __init__(self, weights: list[Weight]) -> None:
-        usual = [one for one in weights if one.is_usual]
-        by_role: dict[str, list[float]] = defaultdict(list)
-        for one in usual:
-            by_role[one.role].append(one.rms)
-        self._by_role: Mapping[str, list[float]] = by_role
-        self._of_all = float(np.median([one.rms * sqrt(one.inputs) for one in usual])) if usual else 1.0
-
-    def has_siblings(self, one: Weight) -> bool:
-        """Whether enough others have the same role and are usual."""
-        return len(self._by_role.get(one.role, ())) - one.is_usual >= _FEWEST_SIBLINGS
-
-    def of(self, one: Weight) -> float:
-        """The rms to expect."""
-        if self.has_siblings(one):
-            return float(np.median(self._by_role[one.role]))
-        return self._of_all / sqrt(max(one.inputs, 1))
-
-
-def _weights(subject: Subject) -> list[Weight]:
-    """All matrices that hold something; of those in high precision what is named weight."""
-    facts, found = subject.facts, []
-    do_not_fit = {misfit.tensor for misfit in subject.convention.misfits}
-    for one in subject.convention.quantised:
-        codes = facts.codes.get(one.name)
-        if codes is None or one.name in do_not_fit or not (isfinite(codes.rms) and codes.rms > 0):
-            continue
-        is_unscaled = _is_unscaled(subject, one)
-        amax = codes.largest if is_unscaled else codes.largest * codes.rms / codes.rms_codes
-        role = starred(one.module or one.name)[0]
-        found.append(Weight(one.name, role, codes.rms, amax, _inputs(one.shape), one, codes, is_unscaled))
-    for name in subject.convention.plain:
-        plain = facts.plain.get(name)
-        shape = subject.store.tensors[name].shape
-        if plain is not None and plain.rms > 0 and len(shape) > 1 and name.endswith(".weight"):
-            role = starred(name.removesuffix(".weight"))[0]
-            found.append(Weight(name, role, plain.rms, plain.amax, _inputs(shape), None, None, False))
-    return found
-
-
-def _inputs(shape: tuple[int, ...]) -> int:
-    """What is summed over: K of (..., N, K), all but the first axis of a convolution."""
-    return prod(shape[1:]) if len(shape) > 3 else (shape or (1,))[-1]
-
-
-def _is_unscaled(subject: Subject, one: Quantised) -> bool:
-    of_codes = [subject.facts.scales.get(scale.name) for scale in one.scales]
-    return all(facts is not None and facts.n_one == facts.n for facts in of_codes)

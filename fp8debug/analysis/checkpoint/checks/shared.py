@@ -10,10 +10,14 @@ from collections.abc import Iterator, Sequence
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.checks.siblings import fused_groups, name_of_parts, number_of
-from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised
+from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised, Scale
 from fp8debug.errors import some
 from fp8debug.formats import FORMATS
 
+_F16_STEPS = 2.0**11
+_F32_ROUNDING = 2.0**-22
+_MAXIMA = (448.0, 240.0, 224.0)
+"""What writers divide largest magnitudes by."""
 _FEW = 3
 """Layers in which something has to be so before it is more than chance."""
 
@@ -57,12 +61,22 @@ def scale_copied(subject: Subject) -> Iterator[Hit]:
         facts = None if scale is None else subject.facts.scales.get(scale.name)
         if scale is None or facts is None or facts.are_powers_of_two or facts.smallest is None:
             continue
-        if facts.n == 1 or facts.smallest != facts.largest:
+        by_chance = facts.n == 1 and _has_few_digits(facts.smallest, scale, one.fmt)
+        if (facts.n == 1 or facts.smallest != facts.largest) and not by_chance:
             same[_digest(subject, one, scale.name)].append(one)
     for tensors in same.values():
         apart = _of_other_codes(subject, tensors)
         if len(apart) >= 2 and not _are_parts(apart):
             yield _copied(subject, apart)
+
+
+def _has_few_digits(number: float, scale: Scale, fmt: str) -> bool:
+    """Whether a scale is one of so few numbers that two of a hundred tensors have the same by chance: it is stored in
+    16 bits, or follows from a largest magnitude in BF16 or F16."""
+    if scale.encoding not in ("F32", "F64"):
+        return True
+    mantissas = [math.frexp(number * largest)[0] * _F16_STEPS for largest in {FORMATS[fmt].max, *_MAXIMA}]
+    return any(abs(mantissa - round(mantissa)) < _F16_STEPS * _F32_ROUNDING for mantissa in mantissas)
 
 
 def _digest(subject: Subject, quantised: Quantised, scale: str) -> bytes:

@@ -109,7 +109,7 @@ def test_a_grid_names_how_many_and_where(looked: Looked) -> None:
     layers = Layers()
     layers.add("fc", cast(NORMAL)[0], [[115, 255]], layout="block", block=(64, 32), dtype="U8")
     (odd,) = looked(scales, layers)["scale_nonfinite"]
-    assert "1 of 2 numbers are NaN (at [0, 1])" in odd.place.message
+    assert "1 of 2 numbers are NaN (byte 0xFF) (at [0, 1])" in odd.place.message
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,8 @@ def test_powers_of_two_are_noted_or_miss_what_was_promised(looked: Looked) -> No
     layers = Layers()
     layers.add("a", cast(NORMAL)[0], 2.0**-9)
     layers.add("b", cast(NORMAL)[0], 2.0**-8)
-    assert set(looked(scales, layers)) == {"scale_power_of_two"}
+    (note,) = looked(scales, layers)["scale_power_of_two"]
+    assert "all 2 scales of codes are powers of two, stored as F32; the largest codes" in note.place.message
     assert set(looked(scales, layers, power_of_two=True)) == set()
     layers.add("c", cast(NORMAL)[0], [0.25, 3e-4], layout="block", block=(64, 32))
     (hit,) = looked(scales, layers, power_of_two=True)["scale_not_power_of_two"]
@@ -259,6 +260,23 @@ def test_magnitudes_against_siblings_in_high_precision(looked: Looked) -> None:
     (hit,) = looked(magnitude, layers, plain=plain)["magnitude_too_large"]
     assert hit.place.tensor == "layers.1.fc.weight" and hit.place.factor is not None
     assert hit.place.numbers["expected_rms"] == pytest.approx(0.03, rel=0.05)
+
+
+def test_exponents_read_as_integers_where_some_blocks_are_all_zero(looked: Looked) -> None:
+    layers = Layers()
+    exponents = np.full((64, 2), 116.0)
+    exponents[3] = 0
+    layers.add("fc", cast(NORMAL * 10)[0], exponents, layout="block", block=(1, 32), dtype="BF16")
+    (hit,) = looked(magnitude, layers)["magnitude_too_large"]
+    assert "its scales are integers from 0 to 116, as E8M0 exponents are" in hit.place.message
+
+
+@pytest.mark.parametrize("name", ["layers.0.k_cache", "past_key_values.0.key", "layers.0.mlp.hidden_states", "dy"])
+def test_what_is_no_weight_may_have_any_magnitude(name: str, looked: Looked) -> None:
+    layers = Layers()
+    layers.tensors = {name: ("F8_E4M3", cast(NORMAL)[0])}
+    layers.quantised = [Quantised(name, name, "E4M3", NORMAL.shape, ())]
+    assert not looked(magnitude, layers)
 
 
 @pytest.mark.parametrize(("bits", "severity"), [(-12, None), (-30, "warning")])

@@ -66,6 +66,19 @@ def test_a_layer_that_is_stored_twice_is_no_copy(written: Written) -> None:
     assert "scale_copied" not in checks_of(audit_checkpoint(written(tensors, configs=DEEPSEEK)))
 
 
+@pytest.mark.parametrize(("largest", "expected"), [(1.234567, {"scale_copied"}), (1.234375, set())])
+def test_two_of_many_may_have_the_same_largest_value_in_bf16(
+    largest: float, expected: set[str], written: Written
+) -> None:
+    tensors: Tensors = {}
+    for layer in range(3):
+        w = RNG.standard_normal((16, 16)) * 0.02
+        amax = largest if layer else np.abs(w).max()
+        tensors[f"layers.{layer}.q_proj.weight"] = ("F8_E4M3", RNG.integers(0, 127, (16, 16)).astype(np.uint8))
+        tensors[f"layers.{layer}.q_proj.weight_scale"] = ("F32", np.array(amax / 448))
+    assert checks_of(audit_checkpoint(written(tensors))) & {"scale_copied"} == expected
+
+
 NVFP4 = {"config.json": {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}}}
 
 
