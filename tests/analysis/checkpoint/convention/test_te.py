@@ -55,6 +55,21 @@ def test_healthy_ones_say_nothing(written: Written) -> None:
         assert found(written(tensors, folder=f"healthy-{at}")) == {}
 
 
+def test_states_of_stacked_layers_are_numbered(written: Written) -> None:
+    """Megatron-LM stacks the layers of a model, and numbers their states behind the name."""
+    state = delayed(is_fp8=False)
+    tensors: Tensors = {"decoder.layers.mlp.linear_fc1.weight": ("BF16", np.ones((4, 64, 128), np.float32))}
+    for layer in range(4):
+        for name, value in state.items():
+            head, _, tail = name.partition("._extra_state#")
+            if head == f"decoder.layers.{layer}.mlp.linear_fc1" and tail:
+                tensors[f"decoder.layers.mlp.linear_fc1._extra_state/shard_{layer}_4#{tail}"] = value
+    assert found(written(tensors, folder="healthy")) == {}
+    wrong = "decoder.layers.mlp.linear_fc1._extra_state/shard_2_4#scale_inv_bwd"
+    tensors[wrong] = ("F32", np.array([2, 1], np.float32))
+    assert found(written(tensors, folder="wrong")) == {"reciprocal_wrong": (wrong,)}
+
+
 def test_an_inverse_that_is_not_one_is_named(written: Written) -> None:
     tensors = delayed()
     name = f"{LAYERS[3]}._extra_state#scale_inv_fwd"
