@@ -3,7 +3,7 @@
 from fp8debug.analysis.checkpoint.audit import AUDIT_VERSION, Audit, audit_checkpoint
 from fp8debug.analysis.checkpoint.facts import CodeFacts, Facts, PlainFacts, ScaleFacts
 from fp8debug.analysis.checkpoint.records import CheckFinding, CheckPlace, Convention, Quantised, Scale, Stored
-from fp8debug.analysis.checkpoint.reference import ComparedTensor, Comparison
+from fp8debug.analysis.checkpoint.reference import ComparedTensor, Comparison, Link, ThreeWay
 
 __all__ = [
     "AUDIT_VERSION",
@@ -15,10 +15,12 @@ __all__ = [
     "Comparison",
     "Convention",
     "Facts",
+    "Link",
     "PlainFacts",
     "Quantised",
     "Scale",
     "ScaleFacts",
     "Stored",
+    "ThreeWay",
     "audit_checkpoint",
 ]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from fp8debug.analysis.checkpoint import Audit, CheckFinding, CheckPlace, Quantised, Scale
-from fp8debug.cli.render.checkpoint_comparison import comparison_lines
+from fp8debug.cli.render.checkpoint_comparison import comparison_lines, three_way_lines
 from fp8debug.cli.render.findings import IN_FULL
 from fp8debug.cli.render.stream import Looks
 from fp8debug.cli.render.tables import escape, wrap
@@ -32,6 +32,7 @@ def render_checkpoint(audit: Audit, looks: Looks, *, top: int) -> str:
         _head(audit, looks),
         _findings(audit, looks, top),
         *(comparison_lines(one, looks, top) for one in audit.comparisons),
+        () if audit.three_way is None else three_way_lines(audit.three_way, looks),
         _problems(audit, looks, top),
     )
     return "\n".join("\n".join(lines) + "\n" for section in sections if (lines := list(section)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
-from fp8debug.analysis.checkpoint import ComparedTensor, Comparison
+from fp8debug.analysis.checkpoint import ComparedTensor, Comparison, Link, ThreeWay
 from fp8debug.cli.render.stream import Looks
-from fp8debug.cli.render.tables import escape, named_columns, wrap
+from fp8debug.cli.render.tables import columns, escape, named_columns, wrap
 from fp8debug.cli.render.wording import count, listed, with_full_stop
 from fp8debug.errors import some
 
@@ -51,11 +52,32 @@ def worst_first(comparison: Comparison, top: int) -> list[ComparedTensor]:
 
 
 def explained(tensors: Sequence[ComparedTensor]) -> Iterator[str]:
-    """What explains the tensors that differ, best first."""
+    """What else may explain the tensors that differ; the best explanation is told by the finding."""
     for one in tensors:
-        for hypothesis in one.hypotheses[:_MOST_HYPOTHESES]:
+        for hypothesis in one.hypotheses[1:_MOST_HYPOTHESES]:
             share = f" (explains {100 * hypothesis.explains:.0f} % of the error)" if hypothesis.explains else ""
-            yield with_full_stop(f"{one.name}: {hypothesis.message}{share}")
+            yield with_full_stop(f"{one.name}, second to the best explanation: {hypothesis.message}{share}")
+
+
+THREE_WAY_HEAD = ("this one", "against", "tensors", "equal", "one rounding", "two", "different", "SQNR dB")
+"""Columns of the table of several checkpoints."""
+
+
+def three_way_lines(found: ThreeWay, looks: Looks) -> Iterator[str]:
+    """Several checkpoints, every two held against each other."""
+    yield looks.bold("ALL AGAINST EACH OTHER, earlier ones first")
+    yield from wrap(escape(found.verdict), looks.width)
+    yield ""
+    rows = [THREE_WAY_HEAD, *map(link_row, found.links)]
+    right = (False, False, *(True,) * (len(THREE_WAY_HEAD) - 2))
+    short = [[escape(PurePath(name).name or name) for name in row[:2]] + list(row[2:]) for row in rows]
+    yield from ("  " + line for line in columns(short, right=right))
+
+
+def link_row(link: Link) -> tuple[str, ...]:
+    """Its cells under `THREE_WAY_HEAD`."""
+    counts = (link.n, link.n_equal, link.n_faithful, link.n_requantised, link.n_different)
+    return link.name, link.reference, *(f"{n:,}" for n in counts), _number(link.sqnr_db_median, 1)
 
 
 def _badness(one: ComparedTensor) -> tuple[bool, float]:

@@ -26,6 +26,7 @@ def checkpoint_json(audit: Audit) -> str:
         "n_findings": len(audit.findings),
         "findings": [{"message": one.message, **asdict(one)} for one in audit.findings],
         "comparisons": [asdict(comparison) for comparison in audit.comparisons],
+        "three_way": None if audit.three_way is None else asdict(audit.three_way),
         "n_files": audit.n_files,
         "n_tensors": audit.n_tensors,
         "n_bytes": audit.n_bytes,

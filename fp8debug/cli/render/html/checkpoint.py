@@ -6,9 +6,17 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from fp8debug.analysis.checkpoint import Audit, CheckFinding, ComparedTensor, Comparison
+from fp8debug.analysis.checkpoint import Audit, CheckFinding, ComparedTensor, Comparison, ThreeWay
 from fp8debug.cli.render.checkpoint import CHECKS_PAGE, entry, head_facts, verdict
-from fp8debug.cli.render.checkpoint_comparison import HEAD, comparison_sentences, explained, row, worst_first
+from fp8debug.cli.render.checkpoint_comparison import (
+    HEAD,
+    THREE_WAY_HEAD,
+    comparison_sentences,
+    explained,
+    link_row,
+    row,
+    worst_first,
+)
 from fp8debug.cli.render.html.document import Document, Section, write
 from fp8debug.cli.render.html.dots import Dot, dots
 from fp8debug.cli.render.html.elements import (
@@ -40,6 +48,7 @@ def checkpoint_html(audit: Audit, *, top: int) -> str:
             Section(f"against-{n}", f"Against {one.reference}", _comparison(one, top))
             for n, one in enumerate(audit.comparisons, 1)
         ),
+        Section("all", "All against each other", _three_way(audit.three_way)),
         Section("scales", "Scales", _scales(audit)),
         Section("problems", "What could not be read", items(text(with_full_stop(one)) for one in audit.problems)),
     ]
@@ -92,6 +101,15 @@ def _comparison(comparison: Comparison, top: int) -> Markup:
             items(text(sentence) for sentence in explained(worst)),
         ]
     )
+
+
+def _three_way(found: ThreeWay | None) -> Markup:
+    if found is None:
+        return NOTHING
+    rows = [[row_head(text(name)), cell(text(other)), *map(number, cells)]
+            for name, other, *cells in map(link_row, found.links)]  # fmt: skip
+    heads = [column(words, is_number=at > 1) for at, words in enumerate(THREE_WAY_HEAD)]
+    return joined([element("p", text(found.verdict)), table("All against each other", heads, rows)])
 
 
 def _quality(tensors: Sequence[ComparedTensor]) -> Markup:
