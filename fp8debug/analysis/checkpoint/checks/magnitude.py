@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from math import log2, sqrt
 
@@ -18,6 +19,11 @@ FACTOR_OF_NOTHING = 2.0**20
 _NEAR = 8.0
 _SECOND_LEVEL = ("E4M3",)
 _MUCH_LOST = 0.05
+_NO_WEIGHTS = re.compile(
+    r"cache|(^|[._])(activations?|acts?|hidden_states?|logits?|grad|d?[xy]|[qkv]|kv|quer(y|ies)|keys?|values?|inputs?"
+    r"|outputs?)$"
+)
+"""Names of what a model works on: it may have any magnitude."""
 
 
 def magnitude(subject: Subject) -> Iterator[Hit]:
