@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from math import log2, sqrt
 
 import numpy as np
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
+from fp8debug.analysis.checkpoint.checks.names import is_no_weight
 from fp8debug.analysis.checkpoint.checks.weights import FACTOR_OF_SIBLINGS, USUAL, Expected, Weight, weights_of
 from fp8debug.analysis.checkpoint.facts import CodeFacts, ScaleFacts
 from fp8debug.analysis.checkpoint.records import CheckPlace
@@ -19,18 +19,13 @@ FACTOR_OF_NOTHING = 2.0**20
 _NEAR = 8.0
 _SECOND_LEVEL = ("E4M3",)
 _MUCH_LOST = 0.05
-_NO_WEIGHTS = re.compile(
-    r"cache|(^|[._])(activations?|acts?|hidden_states?|logits?|grad|d?[xy]|[qkv]|kv|quer(y|ies)|keys?|values?|inputs?"
-    r"|outputs?)$"
-)
-"""Names of what a model works on: it may have any magnitude."""
 
 
 def magnitude(subject: Subject) -> Iterator[Hit]:
     """Weights far larger or smaller than those of the same role in other layers, or than any layer's; plain casts."""
     every = weights_of(subject)
     yield from _unscaled(every)
-    weights = [one for one in every if not _NO_WEIGHTS.search(one.name)]
+    weights = [one for one in every if not is_no_weight(one.name)]
     expected = Expected(weights)
     for one in weights:
         usual = expected.of(one)

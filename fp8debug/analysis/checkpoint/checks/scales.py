@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fp8debug.analysis.checkpoint.checks.coded import by_format, value_of
 from fp8debug.analysis.checkpoint.checks.families import Family, families, place_of
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.facts import ScaleFacts
@@ -40,7 +41,7 @@ def _unusable(
     subject: Subject, family: Family, scale: Scale, facts: ScaleFacts, owner: Quantised | None
 ) -> Iterator[Hit]:
     found = [
-        ("scale_nonfinite", facts.n_inf + facts.n_nan, _nonfinite_words(facts), None),
+        ("scale_nonfinite", facts.n_inf + facts.n_nan, _nonfinite_words(scale, facts), None),
         ("scale_negative", facts.n_negative, "negative", None),
         ("scale_zero", facts.n_zero, "zero", _severity_of_zero(subject, scale, owner)),
         ("scale_subnormal", facts.n_subnormal, "below 2^-126, FP32's smallest normal number", None),
@@ -63,7 +64,9 @@ def _unusable(
             )
 
 
-def _nonfinite_words(facts: ScaleFacts) -> str:
+def _nonfinite_words(scale: Scale, facts: ScaleFacts) -> str:
+    if scale.encoding == "E8M0":
+        return "NaN (byte 0xFF)"
     if facts.n_inf and facts.n_nan:
         return f"infinite ({facts.n_inf:,}) or NaN ({facts.n_nan:,})"
     return "NaN" if facts.n_nan else "infinite"
@@ -147,9 +150,23 @@ def _powers_of_two(subject: Subject) -> Iterator[Hit]:
             if not facts.are_powers_of_two:
                 message = f"{scale.name} has other numbers, such as {_other_number(subject, scale):.6g}."
                 yield Hit("scale_not_power_of_two", CheckPlace(scale.name, message), of=len(judged))
-    elif judged and len(are) == len(judged):
-        message = f"all {len(are):,} scales of codes are powers of two, stored as {are[0].encoding}."
+    elif len(judged) > 1 and len(are) == len(judged):
+        ends = _range_of_maxima(subject)
+        message = f"all {len(are):,} scales of codes are powers of two, stored as {are[0].encoding}{ends}."
         yield Hit("scale_power_of_two", CheckPlace(are[0].name, message, numbers={"n": len(are)}))
+
+
+def _range_of_maxima(subject: Subject) -> str:
+    """Between which codes blocks end, as scales that are powers of two leave them; empty: nothing was measured."""
+    texts = []
+    for fmt, tensors in by_format(subject).items():
+        total = np.sum([one.largest for one in tensors if one.is_power_of_two], axis=0)
+        reached = np.flatnonzero(total)
+        if reached.size:
+            low, high = (value_of(int(code), fmt) for code in reached[[0, -1]])
+            words = f"are {low:g}" if low == high else f"lie between {low:g} and {high:g}"
+            texts.append(f"; the largest {fmt.name} codes of their blocks {words}")
+    return "".join(texts)
 
 
 def _other_number(subject: Subject, scale: Scale) -> float:
