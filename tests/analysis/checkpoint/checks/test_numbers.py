@@ -194,7 +194,7 @@ def test_powers_of_two_are_noted_or_miss_what_was_promised(looked: Looked) -> No
     layers.add("a", cast(NORMAL)[0], 2.0**-9)
     layers.add("b", cast(NORMAL)[0], 2.0**-8)
     (note,) = looked(scales, layers)["scale_power_of_two"]
-    assert "all 2 scales of codes are powers of two, stored as F32; the largest codes" in note.place.message
+    assert "all 2 scales of codes are powers of two, stored as F32; the largest E4M3 codes" in note.place.message
     assert set(looked(scales, layers, power_of_two=True)) == set()
     layers.add("c", cast(NORMAL)[0], [0.25, 3e-4], layout="block", block=(64, 32))
     (hit,) = looked(scales, layers, power_of_two=True)["scale_not_power_of_two"]
