@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
+from fp8debug.analysis.checkpoint.checks.names import is_no_weight
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised
 from fp8debug.formats import FORMATS
 
@@ -19,7 +20,7 @@ _OF_COLUMN, _OF_ALL = 0.01, 0.05
 
 def column_clipped(subject: Subject) -> Iterator[Hit]:
     """Columns of which many codes are at the format's largest value, in tensors of which few are."""
-    whole = [one for one in subject.convention.quantised if _has_one_scale(one) and not one.is_packed]
+    whole = [one for one in subject.convention.quantised if _has_one_number(one) and not one.is_packed]
     for one in whole:
         facts = subject.facts.codes.get(one.name)
         if facts is None or facts.n_largest < _FEWEST or facts.n_largest > _OF_ALL * facts.n:
@@ -43,7 +44,10 @@ def _place(one: Quantised, shares: npt.NDArray[np.float64], share: float) -> Che
     return CheckPlace(one.name, message, numbers={"column": worst, "column_share": shares[worst], "share": share})
 
 
-def _has_one_scale(one: Quantised) -> bool:
+def _has_one_number(one: Quantised) -> bool:
+    """Whether one scale is for all of it; keys and values may lack one, which is 1 then."""
+    if not one.scales:
+        return is_no_weight(one.name)
     return len(one.scales) == 1 and one.scales[0].layout == "tensor"
 
 

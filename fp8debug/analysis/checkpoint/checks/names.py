@@ -94,3 +94,14 @@ _WRAPPERS = frozenset({
     "model", "module", "language_model", "text_model", "transformer", "base_model", "backbone", "thinker", "llm",
     "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "diffusion_model", "pipe",
 })  # fmt: skip
+
+
+def is_no_weight(name: str) -> bool:
+    """Whether a tensor is called like what a model works on, keys or activations: it may have any magnitude."""
+    return _NO_WEIGHT.search(name) is not None
+
+
+_NO_WEIGHT = re.compile(
+    r"cache|(^|[._])(activations?|acts?|hidden_states?|logits?|grad|d?[xy]|[qkv]|kv|quer(y|ies)|keys?|values?|inputs?"
+    r"|outputs?)$"
+)

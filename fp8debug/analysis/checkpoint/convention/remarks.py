@@ -30,7 +30,8 @@ def remarks(store: Store, reading: Reading, *, is_asked_for: bool) -> Iterator[A
             "them has a scale that is named so",
         )
     if dialect.name == CAST and n:
-        yield Assumption("checkpoint", f"no scale is stored for any of {_tensors(n)} of codes; codes taken as values")
+        tensors = "the one tensor" if n == 1 else f"any of {n:,} tensors"
+        yield Assumption("checkpoint", f"no scale is stored for {tensors} of codes; codes taken as values")
     for what in dict.fromkeys(reading.sorted.unread.values()):
         names = [name for name, reason in reading.sorted.unread.items() if reason == what]
         yield Assumption(

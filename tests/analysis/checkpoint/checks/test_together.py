@@ -134,3 +134,12 @@ def test_scales_of_the_cache(written: Written) -> None:
     shared = audit_checkpoint(written(cache(0.04, 0.04), folder="shared"))
     assert severities(shared) == {"kv_scale_shared": "note"}
     assert audit_checkpoint(written(cache(0.04, 0.001))).findings == ()
+
+
+def test_a_channel_of_keys_without_a_scale_that_is_clipped(written: Written) -> None:
+    keys = RNG.standard_normal((256, 16)) * 20
+    keys[:, 3] *= 15
+    codes = keys.clip(-448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    tensors = {"layers.0.k_cache": ("F8_E4M3", codes), "layers.0.k_scale": ("F32", np.array(1.0))}
+    audit = audit_checkpoint(written(tensors))
+    assert only(audit, "column_clipped").places[0].numbers["column"] == 3 and not audit.n_errors
