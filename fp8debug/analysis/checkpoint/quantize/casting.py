@@ -94,8 +94,9 @@ class WeightCast:
         return np.concatenate([self._scales(band, amax, divides) for amax, band in self._bands()])
 
     def tensor_scales(self) -> Float32Array:
-        """The second level of NVFP4: float32 (matrices,)."""
-        return np.array(self.amaxes, np.float32) / _NVFP4_RANGE
+        """The second level of NVFP4: float32 (matrices,); 1 for zeros, as Transformer Engine has it."""
+        amaxes = np.array(self.amaxes, np.float32)
+        return np.where(amaxes == 0, np.float32(1), amaxes / _NVFP4_RANGE)
 
     def _bands(self) -> Iterator[tuple[float | None, Float32Array]]:
         multiple = self.tile.lines if self.tile else 1
