@@ -38,7 +38,9 @@ FAMILIES: tuple[Family, ...] = (
 MOST_TOLD = 4
 _AS_GOOD = 0.01
 _SAME_CODES = 0.97
-_AS_MANY_CODES = 0.005
+_MIDWAY = 0.02
+_CHANCE = 0.001
+_SAME_FACTOR = 1e-3
 _LEAST_EXCESS = 0.1
 """Error beyond rounding, over rounding's, below which there is nothing to explain: 0.4 dB."""
 
@@ -73,18 +75,30 @@ def explain_evidence(evidence: Evidence) -> tuple[Hypothesis, ...]:
             return (nothing_known(evidence),)
     if not found:
         return ()
+    return _different_words(_ranked(found))[:MOST_TOLD]
+
+
+def _ranked(found: list[Trial]) -> list[Trial]:
+    """Those that explain as much as any, best first."""
     best = max(trial.hypothesis.explains for trial in found)
     good = [trial for trial in found if trial.hypothesis.explains >= best - _AS_GOOD]
+    # One that gives the stored codes again is right; others that come close are then chance.
+    surest = max(good, key=lambda trial: (trial.freedom == 0, trial.same_codes))
+    if surest.freedom == 0 and surest.same_codes > _SAME_CODES:
+        good = [trial for trial in good if trial.freedom or _is_as_sure(trial, surest)]
     least = min(trial.rank for trial in good)
     good = [trial for trial in good if trial.rank < 2 or least == 2]
     exact = [trial for trial in good if trial.freedom == 0]
-    # One that gives the stored codes again is right; others that come close are then chance.
-    most = max((trial.same_codes for trial in exact), default=0.0)
-    sure = [trial for trial in exact if trial.same_codes >= most - _AS_MANY_CODES] if most > _SAME_CODES else []
-    kept = sorted(
-        sure or exact or good, key=lambda trial: (trial.freedom, trial.rank, -round(trial.hypothesis.explains, 2))
-    )
-    return _different_words(kept)[:MOST_TOLD]
+    return sorted(exact or good, key=_order)
+
+
+def _is_as_sure(trial: Trial, surest: Trial) -> bool:
+    """Whether it gives as many codes, but for values midway between two, which go by how a writer divides."""
+    fewer = surest.same_codes - trial.same_codes
+    factor, sure = trial.hypothesis.factor, surest.hypothesis.factor
+    if factor is not None and sure is not None and abs(factor / sure - 1) > _SAME_FACTOR:
+        return fewer < _CHANCE
+    return fewer < _MIDWAY
 
 
 def _order(trial: Trial) -> tuple[int, int, float]:

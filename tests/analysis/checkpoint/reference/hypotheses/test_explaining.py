@@ -153,10 +153,10 @@ def by_chance(scaled: Array, rng: np.random.Generator) -> Array:
 
 
 def of_small_blocks(pair_of: PairOf, kind: int) -> Iterator[Planted]:
-    x = bf16(weights(kind, blocks_differ=True)[:128, :256] * np.exp2(np.arange(256) / 64).astype(np.float32))
+    x = bf16(weights(kind, blocks_differ=True)[:128, :128] * np.exp2(np.arange(128) / 32).astype(np.float32))
     s = up(amax(x, (1, 32)) / np.float32(448))
     codes, exponents = cast(x / spread(s, (1, 32), x.shape)), (np.log2(s) + 127).astype(np.uint8)
-    tiles = exponents.reshape(1, 4, 32, 2, 4).transpose(0, 3, 2, 1, 4).reshape(exponents.shape)
+    tiles = exponents.reshape(1, 4, 32, 1, 4).transpose(0, 3, 2, 1, 4).reshape(exponents.shape)
 
     def mx(codes: Array, scales: Array, encoding: str = "E8M0") -> Pair:
         return pair_of(x, codes, scales, block=(1, 32), encoding=encoding)
@@ -171,7 +171,7 @@ def of_small_blocks(pair_of: PairOf, kind: int) -> Iterator[Planted]:
     block = (amax(x, (1, 16)) / 6 / tensor).astype(np.float32).astype(E4M3)
     fours = cast(x / np.maximum(spread(block.astype(np.float32) * tensor, (1, 16), x.shape), 1e-30), E2M1)
     exchanged = np.ascontiguousarray(fours.reshape(128, -1, 2)[:, :, ::-1]).reshape(x.shape)
-    halves = np.stack([fours[:, :128], fours[:, 128:]], axis=2).reshape(x.shape)
+    halves = np.stack([fours[:, :64], fours[:, 64:]], axis=2).reshape(x.shape)
 
     def nvfp4(codes: Array, second: float | np.floating[Any] | None) -> Pair:
         return pair_of(x, codes, block.view(np.uint8), fmt="E2M1", block=(1, 16), encoding="E4M3", second=second)
@@ -184,10 +184,10 @@ def of_small_blocks(pair_of: PairOf, kind: int) -> Iterator[Planted]:
 
 
 def of_square(pair_of: PairOf, kind: int) -> Iterator[Planted]:
-    x = bf16(weights(kind, blocks_differ=False)[:192, :192] * np.exp2(np.arange(192)[:, None] / 64).astype(np.float32))
-    codes, s = quantise(x, (192, 192))
+    x = bf16(weights(kind, blocks_differ=False)[:144, :144] * np.exp2(np.arange(144)[:, None] / 64).astype(np.float32))
+    codes, s = quantise(x, (144, 144))
     yield pair_of(x, np.ascontiguousarray(codes.T), s.reshape(-1)), "transposed", None
-    codes, s = quantise(x, (1, 192))
+    codes, s = quantise(x, (1, 144))
     yield pair_of(x, codes, s.reshape(1, -1), layout="column"), "transposed_grid", None
     yield pair_of(x, codes, up(s)), "ceil_scale", None
     yield pair_of(x, codes, s / 2), "power_of_two", 0.5
