@@ -29,7 +29,7 @@ def checkpoint(
         typer.Option(
             "--reference",
             metavar="PATH",
-            help="Hold it against this checkpoint of the same model, in high precision or not; repeatable, oldest first.",
+            help="Hold it against this checkpoint of the same model, quantised or not; repeatable, oldest first.",
         ),
     ] = None,
     run: Annotated[
