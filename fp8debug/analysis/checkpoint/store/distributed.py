@@ -60,6 +60,7 @@ class _Reader:
         self._problems: list[str] = []
         self._lost: list[str] = []
         self._cut: list[str] = []
+        self._otherwise: list[str] = []
         self._objects: list[str] = []
         self._transforms: dict[str, list[str]] = {}
         self._n_training = 0
@@ -110,6 +111,8 @@ class _Reader:
                 self._lost.append(name)
             elif self._saved.is_cut(slot):
                 self._cut.append(name)
+            elif slot.file in self._saved.safetensors:
+                self._otherwise.append(name)
             elif slot.transforms:
                 self._transforms.setdefault(", ".join(slot.transforms), []).append(name)
             else:
@@ -156,6 +159,11 @@ class _Reader:
             told.append(f"{len(self._missing):,} of {n_files:,} files missing: {some(self._missing)}{lost}")
         if self._cut:
             told.append(f"files end too early, fetch them again; not read: {listed(self._cut)}")
+        if self._otherwise:
+            told.append(
+                f"files are in the format of safetensors, which is read where HuggingFaceStorageWriter wrote it; not "
+                f"read: {listed(self._otherwise)}"
+            )
         for transforms, names in self._transforms.items():
             told.append(f"not read, written through {transforms}: {listed(names)}")
         if self._n_training:

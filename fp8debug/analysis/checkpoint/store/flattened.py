@@ -14,7 +14,7 @@ from fp8debug.analysis.checkpoint.store.subclasses import class_of, parts_of
 from fp8debug.errors import Fp8DebugError, escape, some
 
 _DEEPEST = 32
-_MOST_TOLD = 20
+_PLAIN_CLASSES = ("torch.Size", "torch.device", "torch.serialization._get_layout")
 _MOST_VALUES = 2_000_000
 _LARGEST_KEY = 10**18
 _DICTS = ("collections.OrderedDict", "collections.defaultdict", "collections.Counter")
@@ -48,7 +48,8 @@ class Flattened:
 def is_training_state(name: str) -> bool:
     """Whether a tensor belongs to an optimizer or a generator of random numbers, not to the model."""
     parts = name.split(".")
-    return parts[0] in _OPTIMIZERS or any(part in _MOMENTS or part.endswith("rng_state") for part in parts)
+    is_optimizers = parts[0] in _OPTIMIZERS or "optimizer" in parts[:2]
+    return is_optimizers or any(part in _MOMENTS or part.endswith("rng_state") for part in parts)
 
 
 def flatten(root: object, what: str) -> Flattened:
@@ -78,10 +79,10 @@ def sentences(flat: Flattened) -> list[str]:
     for reason in dict.fromkeys(flat.unread.values()):
         names = [short(name) for name, why in flat.unread.items() if why == reason]
         told.append(f"not read: {some(names)}: {escape(reason)}")
-    classes = {name: kind for name, kind in flat.others.items() if "." in kind}
-    told += [f"not read: {short(name)} holds {escape(kind[:200])}" for name, kind in list(classes.items())[:_MOST_TOLD]]
-    if len(classes) > _MOST_TOLD:
-        told.append(f"not read: {len(classes) - _MOST_TOLD:,} more values of Python classes")
+    classes = {name: kind for name, kind in flat.others.items() if "." in kind and kind not in _PLAIN_CLASSES}
+    for kind in dict.fromkeys(classes.values()):
+        names = [short(name) for name, its in classes.items() if its == kind]
+        told.append(f"not read: {some(names)}: {'a value' if len(names) == 1 else 'values'} of {escape(kind[:200])}")
     plain = [short(name) for name in flat.others if name not in classes]
     if plain:
         told.append(f"left out, no tensors: {some(plain)}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fp8debug.analysis.checkpoint.store.archive import Archive, beginning_of_first
-from fp8debug.analysis.checkpoint.store.base import CHUNK_BYTES, short
+from fp8debug.analysis.checkpoint.store.base import short
 from fp8debug.analysis.checkpoint.store.files import ByteFiles, stamp_of
 from fp8debug.analysis.checkpoint.store.metadata import METADATA, Chunk, DistributedMetadata, Slot
 from fp8debug.analysis.checkpoint.store.placing import located
@@ -15,8 +15,7 @@ from fp8debug.analysis.checkpoint.store.strided import FileBytes, Strided
 from fp8debug.analysis.checkpoint.store.subclasses import CODES, class_of, parts_of
 from fp8debug.errors import Fp8DebugError
 
-_LARGE = CHUNK_BYTES // 4
-"""Bytes of a piece whose place is remembered, since it is read in several parts."""
+MOST_PLACES = 20_000
 
 
 @dataclass(slots=True)
@@ -26,6 +25,10 @@ class Saved:
     folder: Path
     metadata: DistributedMetadata
     files: ByteFiles
+    safetensors: set[str] = field(default_factory=set)
+    """Files that are not made of archives but are one safetensors file each, a choice that torch offers."""
+    places: dict[Slot, Strided] = field(default_factory=dict)
+    """Pieces that were located, at most MOST_PLACES: checkpoints may have millions."""
 
     def slot(self, name: str, chunk: Chunk | None) -> Slot | None:
         """Where a piece is, or an object."""
@@ -47,6 +50,8 @@ class Saved:
             try:
                 with (self.folder / name).open("rb") as opened:
                     self.files.stamps[self.folder / name] = stamp_of(opened.fileno())
+                    if opened.read(9)[8:] == b"{":
+                        self.safetensors.add(name)
             except OSError:
                 missing.append(name)
         return missing
@@ -56,7 +61,7 @@ class Saved:
         return slot.first + slot.size > self.files.stamps[self.folder / slot.file][0]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ChunkPlace:
     """A piece, located in its archive when it is first read."""
 
@@ -65,15 +70,16 @@ class ChunkPlace:
     dtype: str
     chunk: Chunk
     slot: Slot
-    found: Strided | None = None
 
     def strided(self) -> Strided:
         """As in `Located`."""
-        if self.found is not None:
-            return self.found
-        found = self._locate()
-        if self.slot.size > _LARGE:
-            self.found = found
+        places = self.saved.places
+        found = places.get(self.slot)
+        if found is None:
+            found = self._locate()
+            if len(places) >= MOST_PLACES:
+                places.clear()
+            places[self.slot] = found
         return found
 
     def _locate(self) -> Strided:

@@ -88,15 +88,16 @@ def test_only_weights_come_out_and_the_rest_is_named(saved: Saved) -> None:
         "model": {"a.weight": w, "b": [{"weight": w}]},
         "optimizer": {"state": {0: {"exp_avg": w, "step": torch.tensor(1.0)}}, "param_groups": [{"lr": 1.0}]},
         "cpu_rng_state": torch.zeros(8, dtype=torch.uint8), "args": argparse.Namespace(lr=1), "epoch": 3,
+        "chained_0": {"optimizer": {"param": w}}, "shapes": {"a": w.shape, "b": w.shape}, "device": w.device,
         "sparse": w.to_sparse(),
     }  # fmt: skip
     with open_torch_file(saved(value)) as store:
         assert list(store.tensors) == ["model.a.weight", "model.b.0.weight"]
         assert store.problems == (
-            "left out: 3 tensors of the optimizer or of random numbers",
+            "left out: 4 tensors of the optimizer or of random numbers",
             "not read: sparse: it is rebuilt by torch._utils._rebuild_sparse_tensor, which is not read",
-            "not read: args holds argparse.Namespace",
-            "left out, no tensors: epoch",
+            "not read: args: a value of argparse.Namespace",
+            "left out, no tensors: epoch, shapes.a, shapes.b and 1 more",
         )
 
 
@@ -188,7 +189,7 @@ def test_mutated_files_give_errors_or_tensors(saved: Saved, tmp_path: Path) -> N
     generator = np.random.default_rng(5)
     path = tmp_path / "mutated.pt"
     n_errors = 0
-    for at in range(150):
+    for at in range(100):
         data = bytearray(whole)
         # Half of the changes in the pickle, the others in headers of the archive.
         low, high = (0, 700) if at % 2 else (0, len(data))
@@ -201,7 +202,7 @@ def test_mutated_files_give_errors_or_tensors(saved: Saved, tmp_path: Path) -> N
                     store.whole(name)
         except Fp8DebugError:
             n_errors += 1
-    assert 30 < n_errors < 150
+    assert 20 < n_errors < 100
 
 
 def test_a_local_header_that_points_elsewhere_is_found(saved: Saved) -> None:
@@ -222,7 +223,7 @@ def test_nothing_runs_when_a_harmful_file_is_opened(saved: Saved, tmp_path: Path
             return os.system, (f"touch {tmp_path / 'ran'}",)
 
     with open_torch_file(saved({"w": torch.ones(2), "x": Harmful()})) as store:
-        assert store.problems == (f"not read: x holds {os.system.__module__}.system",)
+        assert store.problems == (f"not read: x: a value of {os.system.__module__}.system",)
         store.whole("w")
     assert not (tmp_path / "ran").exists()
 
