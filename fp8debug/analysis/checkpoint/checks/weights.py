@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite, prod, sqrt
 
@@ -66,17 +65,18 @@ class Expected:
         by_role: dict[str, list[float]] = defaultdict(list)
         for one in usual:
             by_role[one.role].append(one.rms)
-        self._by_role: Mapping[str, list[float]] = by_role
+        self._medians = {role: float(np.median(rms)) for role, rms in by_role.items()}
+        self._n_usual = {role: len(rms) for role, rms in by_role.items()}
         self._of_all = float(np.median([one.rms * sqrt(one.inputs) for one in usual])) if usual else 1.0
 
     def has_siblings(self, one: Weight) -> bool:
         """Whether enough others have the same role and are usual."""
-        return len(self._by_role.get(one.role, ())) - one.is_usual >= _FEWEST_SIBLINGS
+        return self._n_usual.get(one.role, 0) - one.is_usual >= _FEWEST_SIBLINGS
 
     def of(self, one: Weight) -> float:
         """The rms to expect."""
         if self.has_siblings(one):
-            return float(np.median(self._by_role[one.role]))
+            return self._medians[one.role]
         return self._of_all / sqrt(max(one.inputs, 1))
 
 

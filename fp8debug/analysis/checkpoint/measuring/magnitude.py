@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import nan, sqrt
+from math import nan, prod, sqrt
 
 import numpy as np
 
@@ -68,13 +68,9 @@ def _only_factor(quantised: Quantised, factors: Dequantiser | None) -> float | N
     """The factor of all codes, where that is one number."""
     if factors is None or not quantised.n:
         return None
-    some = factors.factors(0, 1)
-    is_one = all(scale.layout == "tensor" for scale in quantised.scales) and _n_numbers(quantised) == 1
-    return float(some[0, 0]) if is_one else None
-
-
-def _n_numbers(quantised: Quantised) -> int:
-    return max((int(np.prod(scale.shape)) for scale in quantised.scales), default=1)
+    if any(prod(scale.shape) > 1 for scale in quantised.scales):
+        return None
+    return float(factors.factors(0, 1)[0, 0])
 
 
 def _squares(values: Float64Array) -> tuple[float, int]:
