@@ -75,7 +75,9 @@ def _has_few_digits(number: float, scale: Scale, fmt: str) -> bool:
     16 bits, or follows from a largest magnitude in BF16 or F16."""
     if scale.encoding not in ("F32", "F64"):
         return True
-    mantissas = [math.frexp(number * largest)[0] * _F16_STEPS for largest in {FORMATS[fmt].max, *_MAXIMA}]
+    maxima = {FORMATS[fmt].max, *_MAXIMA}
+    largest_values = [most / number if scale.divides else number * most for most in maxima]
+    mantissas = [math.frexp(value)[0] * _F16_STEPS for value in largest_values]
     return any(abs(mantissa - round(mantissa)) < _F16_STEPS * _F32_ROUNDING for mantissa in mantissas)
 
 
