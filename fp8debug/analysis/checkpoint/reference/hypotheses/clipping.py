@@ -9,11 +9,11 @@ import numpy as np
 from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import LEAST_EXPLAINED, Trial, explained_by
-from fp8debug.analysis.checkpoint.reference.hypotheses.wording import number
+from fp8debug.analysis.checkpoint.reference.hypotheses.wording import cell_noun, number
 
 _FEWEST = 2
-_MOST = 0.5
-"""Of all values; where more are cut off, none of the others can be right."""
+_MOST = 0.95
+"""Of all values; where more are cut off, the others do not tell whether they are right."""
 
 
 def clipped(evidence: Evidence) -> Iterator[Trial]:
@@ -37,9 +37,10 @@ def clipped(evidence: Evidence) -> Iterator[Trial]:
     reaches = float(np.abs(evidence.x).max())
     n_cells = int(np.count_nonzero(evidence.cells.sum(beyond.astype(np.float32))))
     of_format = "" if largest == evidence.fmt.max else f", which is not the format's {number(evidence.fmt.max)}"
+    where = f" in {n_cells:,} of {evidence.cells.n:,} {cell_noun(evidence)}" if evidence.cells.n > 1 else ""
     words = (
-        f"{n:,} of {evidence.n:,} values ({n / evidence.n:.2%}) in {n_cells:,} of {evidence.cells.n:,} "
-        f"scales' ranges lie beyond what the scale can hold and are cut off at the code {number(largest)}{of_format} "
-        f"(the largest value is {number(reaches)}); the others are right: the scale was made for smaller values"
+        f"{n:,} of {evidence.n:,} values ({n / evidence.n:.2%}){where} lie beyond what the scale can hold and are cut "
+        f"off at the code {number(largest)}{of_format} (the largest value is {number(reaches)}); the others are right: "
+        "the scale was made for smaller values"
     )
     yield Trial(Hypothesis("clipped", words, explained, None), 0, 1.0)

@@ -18,8 +18,9 @@ _ELEMENTS = 1 << 18
 _NEARLY_ALL = 0.98
 _FEWEST = 512
 _LEAST_SHARE = 0.1
-_FEWEST_TWINS = 200
-_TWIN_COLUMNS = 128
+_FEWEST_TWINS = 60
+_TWIN_COLUMNS = 16
+"""Within as many, values had the same scale in any earlier rounding."""
 
 
 def other_rounding(evidence: Evidence) -> Iterator[Trial]:
@@ -91,7 +92,7 @@ class Between:
 
 
 def is_deterministic(between: Between) -> bool | None:
-    """Whether equal values next to each other always went the same way; None: too few are equal."""
+    """Whether equal values next to each other always went the same way; None: too few are equal, or some did."""
     order = np.lexsort((between.x, between.place))
     x, place, up = between.x[order], between.place[order], between.went_up[order]
     # Near the middle, where chance would decide either way.
@@ -99,7 +100,9 @@ def is_deterministic(between: Between) -> bool | None:
     n = int(np.count_nonzero(twins))
     if n < _FEWEST_TWINS:
         return None
-    return bool(np.count_nonzero(twins & (up[1:] != up[:-1])) < 0.02 * n)
+    unlike = np.count_nonzero(twins & (up[1:] != up[:-1])) / n
+    # By chance it would be 4 in 10.
+    return True if unlike < 0.05 else False if unlike > 0.3 else None
 
 
 def _places(shape: tuple[int, ...], width: int) -> Rows:
