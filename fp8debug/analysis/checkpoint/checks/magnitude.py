@@ -18,7 +18,7 @@ FACTOR_OF_NOTHING = 2.0**20
 """So many times smaller than their siblings, weights do nothing."""
 _NEAR = 8.0
 _SECOND_LEVEL = ("E4M3",)
-_MUCH_LOST = 0.05
+_MUCH_LOST = 0.5
 
 
 def magnitude(subject: Subject) -> Iterator[Hit]:
