@@ -144,7 +144,7 @@ def entry(place: CheckPlace) -> str:
 def _problems(audit: Audit, looks: Looks, top: int) -> Iterator[str]:
     if not audit.problems:
         return
-    yield looks.bold(looks.red("PROBLEMS: what could not be read"))
+    yield looks.bold(looks.red("PROBLEMS: what could not be read, or was left out"))
     yield from _bullets(audit.problems[:top], looks)
     left = len(audit.problems) - top
     if left > 0:

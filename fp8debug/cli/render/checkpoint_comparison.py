@@ -80,9 +80,10 @@ def link_row(link: Link) -> tuple[str, ...]:
     return link.name, link.reference, *(f"{n:,}" for n in counts), _number(link.sqnr_db_median, 1)
 
 
-def _badness(one: ComparedTensor) -> tuple[bool, float]:
-    lost = 0.0 if one.sqnr_db is None or one.healthy_sqnr_db is None else one.healthy_sqnr_db - one.sqnr_db
-    return one.verdict != "different", -lost
+def _badness(one: ComparedTensor) -> tuple[bool, bool, float]:
+    known = one.sqnr_db is not None and one.healthy_sqnr_db is not None
+    lost = (one.healthy_sqnr_db or 0.0) - (one.sqnr_db or 0.0) if known else 0.0
+    return one.verdict != "different", one.verdict in ("identical", "recoded"), -lost
 
 
 def row(one: ComparedTensor) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from fp8debug.analysis.checkpoint.records import Stored
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor
 from fp8debug.analysis.checkpoint.reference.matching import Match, Matching
 from fp8debug.analysis.checkpoint.reference.naming import stem_of
+from fp8debug.analysis.checkpoint.reference.sentences import has_cause
 from fp8debug.errors import some
 
 
@@ -64,7 +65,7 @@ def _left_out(matching: Matching, reference: str) -> Iterator[str]:
 
 def _shared(tensors: tuple[ComparedTensor, ...]) -> Iterator[str]:
     different = [tensor for tensor in tensors if tensor.verdict == "different"]
-    causes = Counter(tensor.hypotheses[0].name for tensor in different if tensor.hypotheses)
+    causes = Counter(tensor.hypotheses[0].name for tensor in different if has_cause(tensor))
     for cause, n in causes.most_common():
         if n > 1:
             example = next(t for t in different if t.hypotheses and t.hypotheses[0].name == cause)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from fp8debug.analysis.checkpoint.facts import CodeFacts
 from fp8debug.analysis.checkpoint.records import Quantised
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor
 from fp8debug.analysis.checkpoint.reference.judging import MOST_NEAREST
+from fp8debug.formats import FORMATS
 
-_CUT_OFF = 0.98
-"""A gain below it, of codes that are all nearest, means that values were cut off."""
 UNEXPLAINED = ("unexplained", "different_weights", "other_values", "all_zero")
 """Names of hypotheses that say that there is none."""
 
 
-def sentence(tensor: ComparedTensor, ours: Quantised | None, odd_rows: str = "") -> str:
+def sentence(tensor: ComparedTensor, ours: Quantised | None, codes: CodeFacts | None = None, odd_rows: str = "") -> str:
     """What is known of a tensor that differs: its gain, how far it is from what rounding leaves, and the best cause."""
     parts = []
     if tensor.n_nonfinite:
@@ -27,14 +27,14 @@ def sentence(tensor: ComparedTensor, ours: Quantised | None, odd_rows: str = "")
         keeps = "" if healthy is None else f", where {_kept_by(ours)} about {healthy:.1f} dB"
         parts.append(f"SQNR {tensor.sqnr_db:.1f} dB{keeps}")
     text = f"{tensor.name}: {'; '.join(parts)}."
-    if ours is not None and not ours.scales:
+    if ours is not None and not ours.scales and not _is_as_large(tensor):
         return f"{text} No scale is applied to its codes."
     best = tensor.hypotheses[0] if tensor.hypotheses else None
     if best is not None and has_cause(tensor):
         return f"{text} Best explanation: {best.message}."
     if is_unfit(tensor):
         nearest = f"{tensor.nearest:.1%} of the codes are the nearest ones that the stored scale allows"
-        if is_flushed(tensor):
+        if is_flushed(tensor, ours, codes):
             return f"{text} {nearest}: it is too large for these values, which are among the few smallest codes."
         return f"{text} {nearest}: it is too small, and values are cut off at the largest code."
     return text if best is None else f"{text} {best.message[:1].upper()}{best.message[1:]}."
@@ -45,9 +45,15 @@ def is_unfit(tensor: ComparedTensor) -> bool:
     return tensor.verdict == "different" and tensor.nearest is not None and tensor.nearest >= MOST_NEAREST
 
 
-def is_flushed(tensor: ComparedTensor) -> bool:
-    """Whether that scale is too large: then nothing is cut off, and the gain stays near 1."""
-    return is_unfit(tensor) and tensor.gain is not None and tensor.gain > _CUT_OFF
+def is_flushed(tensor: ComparedTensor, ours: Quantised | None, codes: CodeFacts | None) -> bool:
+    """Whether that scale is too large: its codes are among the smallest, and nothing is cut off."""
+    if ours is None or codes is None or not is_unfit(tensor):
+        return False
+    return codes.rms_codes < FORMATS[ours.fmt].min_normal
+
+
+def _is_as_large(tensor: ComparedTensor) -> bool:
+    return tensor.gain is not None and 0.5 < tensor.gain < 2
 
 
 def has_cause(tensor: ComparedTensor) -> bool:

@@ -50,7 +50,11 @@ def checkpoint_html(audit: Audit, *, top: int) -> str:
         ),
         Section("all", "All against each other", _three_way(audit.three_way)),
         Section("scales", "Scales", _scales(audit)),
-        Section("problems", "What could not be read", items(text(with_full_stop(one)) for one in audit.problems)),
+        Section(
+            "problems",
+            "What could not be read, or was left out",
+            items(text(with_full_stop(one)) for one in audit.problems),
+        ),
     ]
     word = "findings" if audit.n_errors else "none"
     head = joined(
