@@ -24,6 +24,7 @@ _WORDS = {
 
 _HOPELESS_BITS = 20
 _HARMLESS = "harmless"
+_MANY_LOST = 0.1
 
 
 def scales(subject: Subject) -> Iterator[Hit]:
@@ -54,7 +55,7 @@ def _unusable(
                 else f": {n:,} of {facts.n:,} numbers are {words}{_where(facts, check, n)}"
             )
             brief = words if facts.n == 1 else f"{n:,} of {facts.n:,} {words}"
-            message = f"{place_of(scale)}{how_many}{_consequence(check, scale, owner)}.{family.summary}"
+            message = f"{place_of(scale)}{how_many}{_consequence(subject, check, scale, owner)}.{family.summary}"
             yield Hit(
                 check,
                 CheckPlace(scale.name, message, numbers={"n": n, "of": facts.n, "kind": scale.kind}, brief=brief),
@@ -79,8 +80,13 @@ def _severity_of_zero(subject: Subject, scale: Scale, owner: Quantised | None) -
     codes = subject.facts.codes.get(owner.name)
     if codes is None:
         return "note"
-    in_use = codes.n_lost > 0 if scale is owner.grid_scale else codes.largest > 0
-    return None if in_use else _HARMLESS
+    if scale is not owner.grid_scale:
+        return None if codes.largest > 0 else _HARMLESS
+    if not codes.n_lost:
+        return _HARMLESS
+    # Under a second level, E4M3 ends at 2.2e-6 of the largest block: what is smaller is nothing beside it.
+    is_underflow = scale.encoding == "E4M3" and len(owner.scales) > 1 and codes.n_lost < _MANY_LOST * codes.n_blocks
+    return "note" if is_underflow else None
 
 
 def _where(facts: ScaleFacts, check: str, n: int) -> str:
@@ -91,8 +97,11 @@ def _where(facts: ScaleFacts, check: str, n: int) -> str:
     return f" (at {places}{', ...' if n > 3 else ''})"
 
 
-def _consequence(check: str, scale: Scale, owner: Quantised | None) -> str:
+def _consequence(subject: Subject, check: str, scale: Scale, owner: Quantised | None) -> str:
     if check == "scale_zero":
+        lost = None if owner is None or scale.divides else subject.facts.codes.get(owner.name)
+        if owner is not None and lost is not None and lost.n_blocks > 1 and scale is owner.grid_scale:
+            return f", {lost.n_lost:,} of them over codes that are not all zero, which are read as zero"
         if owner is None:
             return f": {_WORDS.get(scale.kind, 'what is divided by it')} become infinite"
         return ": its codes are divided by zero" if scale.divides else ": the codes that it belongs to are read as zero"

@@ -131,6 +131,22 @@ def test_a_scale_of_zero(
     assert severities == ([expected] if expected else [])
 
 
+@pytest.mark.parametrize(("n_zero", "severity"), [(3, "note"), (128, None)])
+def test_blocks_that_are_nothing_beside_the_others(n_zero: int, severity: str | None, looked: Looked) -> None:
+    layers = Layers()
+    grid = np.full((64, 4), 0x38, np.uint8)
+    grid.reshape(-1)[:n_zero] = 0
+    of = Scale("fc.weight_scale", "weight", "E4M3", grid.shape, False, "block", (1, 16), False, "fc")
+    second = Scale("fc.weight_scale_2", "tensor", "F32", (), False, "tensor", module="fc")
+    layers.tensors = {"fc.weight": ("U8", np.full((64, 32), 0x21, np.uint8)), of.name: ("F8_E4M3", grid)}
+    layers.tensors[second.name] = ("F32", np.array(3e-4))
+    layers.quantised = [Quantised("fc.weight", "fc", "E2M1", (64, 64), (of, second), True)]
+    (hit,) = looked(scales, layers)["scale_zero"]
+    assert hit.severity == severity
+    assert f"{n_zero} of 256 numbers are zero" in hit.place.message
+    assert f"{n_zero} of them over codes that are not all zero" in hit.place.message
+
+
 def test_siblings_of_which_one_is_far_off(looked: Looked) -> None:
     layers = Layers()
     for i in range(8):
