@@ -41,7 +41,7 @@ def normal(*shape: int, seed: int = 0) -> Array:
 
 def test_a_scale_that_clips_a_few_values_is_a_warning_and_one_that_flushes_is_told_so(written: Written) -> None:
     x = normal(64, 128)
-    x[5, 7] = 8
+    x[5, 7] = x[40, 9] = 8.6
     severity, message = found(against(written, x, e4m3(x * 448 / 6), 6 / 448))["values_differ"]
     assert severity == "warning" and "are cut off at the code 448" in message
     severity, message = found(against(written, x, e4m3(x * 2**-8), 2.0**8))["values_differ"]
