@@ -1,7 +1,16 @@
-"""Hypotheses that explain why quantised weights differ from their reference: one module for each family.
+"""Hypotheses that explain why a tensor differs from its reference: one module for each family.
 
-x is the reference, q = code x factor ours. Each family reads the codes or their factors in another way, or holds the
-reference as it would have been rounded against them; `explain` ranks what they explain.
+x is the reference, q = code x factor ours. A family reads the codes or their factors in another way, or holds the
+reference as it would have been rounded against them; `explain` ranks what they explain. Names of hypotheses:
+
+scale_reading: inverted, unscaled, second_level, applied_twice, scaled_twice, e8m0_as_integer, scale_format, byte_order
+second_level: missing_second_level, wrong_second_level | factors: power_of_two, range_mismatch, e8m0_bias, sign
+grid_order, shifts: transposed_grid, permuted_grid, swizzled_grid | block_size: block_size | siblings: other_layer
+own_scales: ceil_scale, floor_scale, nearest_scale, lost_scales, mx_rounding, permuted_grid, stale, other_scales
+element_format: fnuz, element_format, integers, nibble_order, packing, transposed | line_order: line_order
+few_cells: few_blocks | parts: joined_parts | clipping: clipped
+rounding: truncation, rounded_away, stochastic_rounding | second_rounding: second_rounding, rounded_once
+fitted: stale, other_scales; and where no cause is known: unexplained, other_values, different_weights, all_zero
 """
 
 from fp8debug.analysis.checkpoint.reference.hypotheses.explaining import explain

@@ -10,7 +10,7 @@ from fp8debug.analysis.checkpoint.records import Quantised, Scale
 from fp8debug.analysis.checkpoint.reference.hypotheses.cells import Cells, ratio
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, try_reading
-from fp8debug.analysis.checkpoint.reference.hypotheses.wording import cell_noun
+from fp8debug.analysis.checkpoint.reference.hypotheses.wording import each_cell
 from fp8debug.errors import escape
 from fp8debug.formats import Float32Array
 from fp8debug.metrics import Float64Array
@@ -67,8 +67,8 @@ def finer_or_coarser(evidence: Evidence) -> Iterator[Trial]:
         if _left(evidence, cells) > most or not _differ(fitted, evidence):
             continue
         words = (
-            f"the codes were made with one scale for each {_size(lines, columns)}, the stored ones are one for each "
-            f"{_stored_size(evidence)}: inside of these the gain changes, and no stored number gives it back"
+            f"the codes were made with one scale for each {_size(lines, columns)}, the stored ones are one for "
+            f"{_stored_size(evidence)}: inside of it the gain changes, and no stored number gives that back"
         )
         found = try_reading(evidence, Reading("block_size", words, cells.spread(fitted), freedom=cells.n))
         if found is not None:
@@ -118,5 +118,5 @@ def _size(lines: int, columns: int) -> str:
 def _stored_size(evidence: Evidence) -> str:
     scale = evidence.quantised.grid_scale if evidence.quantised else None
     if scale is not None and scale.layout == "block" and scale.block is not None:
-        return f"block of {scale.block[0]} x {scale.block[1]}"
-    return cell_noun(evidence, 1)  # of a stack that has one number, the tensor
+        return f"each block of {scale.block[0]} x {scale.block[1]}"
+    return each_cell(evidence)

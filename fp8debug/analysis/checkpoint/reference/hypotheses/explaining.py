@@ -19,6 +19,7 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.gathering import gather
 from fp8debug.analysis.checkpoint.reference.hypotheses.grid_order import other_places
 from fp8debug.analysis.checkpoint.reference.hypotheses.line_order import other_order
 from fp8debug.analysis.checkpoint.reference.hypotheses.own_scales import became_of_scales
+from fp8debug.analysis.checkpoint.reference.hypotheses.parts import joined_parts
 from fp8debug.analysis.checkpoint.reference.hypotheses.rounding import other_rounding
 from fp8debug.analysis.checkpoint.reference.hypotheses.scale_reading import bytes_as_other_numbers, used_wrongly
 from fp8debug.analysis.checkpoint.reference.hypotheses.second_level import missing
@@ -32,7 +33,7 @@ Family = Callable[[Evidence], Iterable[Trial]]
 FAMILIES: tuple[Family, ...] = (
     other_formats, other_orders, bytes_as_other_numbers, used_wrongly, missing, one_factor, other_places, other_sizes,
     scales_of_others, became_of_scales, few_are_off, clipped, other_rounding, rounded_before, rounded_once,
-    finer_or_coarser, other_order,
+    joined_parts, finer_or_coarser, other_order,
 )  # fmt: skip
 """All families; of two that explain as much with as few numbers fitted, the one of the earlier family is told first."""
 MOST_TOLD = 4
@@ -89,7 +90,8 @@ def _ranked(found: list[Trial]) -> list[Trial]:
     least = min(trial.rank for trial in good)
     good = [trial for trial in good if trial.rank < 2 or least == 2]
     exact = [trial for trial in good if trial.freedom == 0]
-    return sorted(exact or good, key=_order)
+    fewest = min(trial.freedom for trial in good)
+    return sorted(exact or [trial for trial in good if trial.freedom <= 2 * fewest], key=_order)
 
 
 def _is_as_sure(trial: Trial, surest: Trial) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fp8debug.analysis.checkpoint.records import Quantised, Scale
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.shifts import shifted
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, try_reading
 from fp8debug.analysis.checkpoint.values import column_block, line_blocks
 from fp8debug.errors import escape
@@ -25,6 +26,11 @@ def other_places(evidence: Evidence) -> Iterator[Trial]:
         return
     for name, message, factors in _orders(evidence, quantised, scale):
         found = try_reading(evidence, Reading(name, message, factors))
+        if found is not None:
+            yield found
+    for message, grid in shifted(evidence, scale):
+        factors = _others(evidence, scale) * evidence.spread_grid(scale, grid)
+        found = try_reading(evidence, Reading("permuted_grid", message, factors))
         if found is not None:
             yield found
 

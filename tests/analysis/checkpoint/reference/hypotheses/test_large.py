@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,30 @@ def test_one_expert_of_a_stack(pair_of: PairOf) -> None:
     assert off.factor == pytest.approx(4, rel=0.01)
     (rolled,) = explain(pair_of(x, codes, np.roll(scales, 1), layout="tensor"))
     assert rolled.name == "permuted_grid"
+
+
+def test_parts_that_were_joined_under_the_largest_of_their_scales(pair_of: PairOf) -> None:
+    parts = [normal(lines, 128, seed=lines) * np.float32(size) for lines, size in ((64, 1), (24, 3), (40, 2))]
+    scales = [np.abs(part).max() / np.float32(448) for part in parts]
+    codes = [
+        np.clip(part / scale, -448, 448).astype(E4M3).view(np.uint8) for part, scale in zip(parts, scales, strict=True)
+    ]
+    (found,) = explain(pair_of(np.concatenate(parts), np.concatenate(codes), np.array([max(scales)])))
+    assert found.name == "joined_parts"
+    told = re.findall(r"([\d.]+) in lines (\d+) to (\d+)", found.message)
+    assert [(first, last) for _, first, last in told] == [("0", "63"), ("64", "87"), ("88", "127")]
+    for (gain, _, _), scale in zip(told, scales, strict=True):
+        assert float(gain) == pytest.approx(max(scales) / scale, rel=0.005)
+
+
+def test_scales_that_are_shifted(pair_of: PairOf) -> None:
+    sizes = np.exp(np.random.default_rng(6).standard_normal((96, 1))).astype(np.float32)
+    x = normal(96, 128, seed=6) * sizes
+    codes, scales = by_line(x)
+    (found,) = explain(pair_of(x, codes, np.roll(scales, -24, 0)))
+    assert (found.name, found.message) == (
+        "permuted_grid", "the rows of layers.1.q_proj.weight_scale are shifted by 24 of 96"
+    )  # fmt: skip
 
 
 def test_lines_in_another_order(pair_of: PairOf) -> None:
