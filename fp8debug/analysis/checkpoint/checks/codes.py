@@ -69,7 +69,8 @@ def _below_maximum(fmt: Format, judged: list[Coded]) -> Iterator[Hit]:
         if _SOME < below / one.n < _MANY:
             message = (
                 f"{one.quantised.name}: in {below:,} of {one.n:,} blocks no code comes near {value_of(top, fmt):g}, "
-                "which the others reach: their scale has a floor, or belongs to blocks of another size."
+                "which the others reach: their scale has a floor, belongs to blocks of another size, or was searched "
+                "for the least error."
             )
             place = CheckPlace(
                 one.quantised.name,

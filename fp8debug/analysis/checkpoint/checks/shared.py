@@ -8,6 +8,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.checks.siblings import fused_groups, name_of_parts, number_of
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised, Scale
@@ -18,6 +20,7 @@ _F16_STEPS = 2.0**11
 _F32_ROUNDING = 2.0**-22
 _MAXIMA = (448.0, 240.0, 224.0)
 """What writers divide largest magnitudes by."""
+_NEARLY_ALL = 0.9
 _FEW = 3
 """Layers in which something has to be so before it is more than chance."""
 
@@ -56,14 +59,19 @@ def _all_reach(subject: Subject, parts: Sequence[Quantised]) -> bool:
 def scale_copied(subject: Subject) -> Iterator[Hit]:
     """Different tensors with bit-equal scales that are no powers of two: one was written for another."""
     same: dict[bytes, list[Quantised]] = defaultdict(list)
+    single: list[float] = []
     for one in subject.convention.quantised:
         scale = one.grid_scale
         facts = None if scale is None else subject.facts.scales.get(scale.name)
         if scale is None or facts is None or facts.are_powers_of_two or facts.smallest is None:
             continue
+        if facts.n == 1:
+            single.append(1 / facts.smallest if scale.divides else facts.smallest)
         by_chance = facts.n == 1 and _has_few_digits(facts.smallest, scale, one.fmt)
         if (facts.n == 1 or facts.smallest != facts.largest) and not by_chance:
             same[_digest(subject, one, scale.name)].append(one)
+    if _are_of_bf16(single):
+        same = {digest: ones for digest, ones in same.items() if _n_numbers(subject, ones[0]) > 1}
     for tensors in same.values():
         apart = _of_other_codes(subject, tensors)
         if len(apart) >= 2 and not _are_parts(apart):
@@ -79,6 +87,20 @@ def _has_few_digits(number: float, scale: Scale, fmt: str) -> bool:
     largest_values = [most / number if scale.divides else number * most for most in maxima]
     mantissas = [math.frexp(value)[0] * _F16_STEPS for value in largest_values]
     return any(abs(mantissa - round(mantissa)) < _F16_STEPS * _F32_ROUNDING for mantissa in mantissas)
+
+
+def _are_of_bf16(numbers: Sequence[float]) -> bool:
+    """Whether nearly all are numbers of 8 bits times one constant, as largest magnitudes in BF16 give them."""
+    mantissas = np.frexp(np.unique(np.abs(numbers)))[0]
+    if len(mantissas) < _FEW + 1:
+        return False
+    steps = np.frexp(np.arange(128, 256)[:, None] * mantissas / mantissas[0])[0] * 256
+    return bool(np.max(np.mean(np.abs(steps - np.rint(steps)) < 256 * _F32_ROUNDING, axis=1)) > _NEARLY_ALL)
+
+
+def _n_numbers(subject: Subject, one: Quantised) -> int:
+    scale = one.grid_scale
+    return 0 if scale is None else subject.facts.scales[scale.name].n
 
 
 def _digest(subject: Subject, quantised: Quantised, scale: str) -> bytes:

@@ -79,6 +79,14 @@ def test_two_of_many_may_have_the_same_largest_value_in_bf16(
     assert checks_of(audit_checkpoint(written(tensors))) & {"scale_copied"} == expected
 
 
+def test_scales_of_largest_values_in_bf16_times_a_constant_are_often_the_same(written: Written) -> None:
+    tensors: Tensors = {}
+    for layer, largest in enumerate([1.234375, 1.5078125, 1.0234375, 1.7265625, 1.5078125, 1.9453125]):
+        tensors[f"layers.{layer}.q_proj.weight"] = ("F8_E4M3", RNG.integers(0, 127, (16, 16)).astype(np.uint8))
+        tensors[f"layers.{layer}.q_proj.weight_scale"] = ("F32", np.array(largest * 0.93 / 448))
+    assert "scale_copied" not in checks_of(audit_checkpoint(written(tensors)))
+
+
 NVFP4 = {"config.json": {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}}}
 
 

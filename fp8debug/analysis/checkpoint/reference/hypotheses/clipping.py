@@ -40,7 +40,7 @@ def clipped(evidence: Evidence) -> Iterator[Trial]:
     where = f" in {n_cells:,} of {evidence.cells.n:,} {cell_noun(evidence)}" if evidence.cells.n > 1 else ""
     words = (
         f"{n:,} of {evidence.n:,} values ({100 * n / evidence.n:.2g} %){where} lie beyond what the scale can hold and "
-        f"are cut off at the code {number(largest)}{of_format} (the largest value is {number(reaches)}); the others are "
-        "right: the scale was made for smaller values"
+        f"are cut off at the code {number(largest)}{of_format} (the largest value is {number(reaches)}); the others "
+        "are right: the scale was made for smaller values"
     )
     yield Trial(Hypothesis("clipped", words, explained, None), 0, 1.0)
