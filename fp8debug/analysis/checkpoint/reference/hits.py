@@ -9,7 +9,14 @@ from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor, Comparison
 from fp8debug.analysis.checkpoint.reference.matching import Matching
 from fp8debug.analysis.checkpoint.reference.notes import is_turned_code, is_turned_stack
-from fp8debug.analysis.checkpoint.reference.sentences import factor_of, has_cause, is_flushed, numbers_of, sentence
+from fp8debug.analysis.checkpoint.reference.sentences import (
+    brief,
+    factor_of,
+    has_cause,
+    is_flushed,
+    numbers_of,
+    sentence,
+)
 
 _UNIFORM = 0.7
 """Share of the quantised tensors that have to carry a second rounding for it to be a change of format."""
@@ -48,7 +55,7 @@ def _different(subject: Subject, matching: Matching, comparison: Comparison) -> 
         odd = _odd_rows(subject, tensor, lines[tensor.name]) if tensor.n_nonfinite else ""
         ours, codes = quantised.get(tensor.name), subject.facts.codes.get(tensor.name)
         text = sentence(tensor, ours, codes, odd)
-        place = CheckPlace(tensor.name, text, factor_of(tensor), numbers_of(tensor))
+        place = CheckPlace(tensor.name, text, factor_of(tensor), numbers_of(tensor), brief(tensor))
         is_mild = is_flushed(tensor, ours, codes) if not has_cause(tensor) else _is_calibrated(tensor)
         severity = "warning" if is_mild else None
         yield Hit("values_differ", place, len(comparison.tensors), severity, _lost_db(tensor))

@@ -99,3 +99,16 @@ def numbers_of(tensor: ComparedTensor) -> dict[str, float | int | str | None]:
         "hypothesis": None if best is None else best.name,
         "explains": None if best is None else best.explains,
     }
+
+
+def brief(tensor: ComparedTensor) -> str:
+    """The same in a few words, for a list below one that is told in full."""
+    low, high, parts = tensor.block_gain_min, tensor.block_gain_max, []
+    if tensor.gain is not None:
+        spread = f" ({low:.3g} to {high:.3g})" if low is not None and high is not None and low != high else ""
+        parts.append(f"gain {tensor.gain:.4g}{spread}")
+    if tensor.sqnr_db is not None:
+        parts.append(f"SQNR {tensor.sqnr_db:.1f} dB")
+    if tensor.hypotheses:
+        parts.append(tensor.hypotheses[0].name.replace("_", " "))
+    return "; ".join(parts)
