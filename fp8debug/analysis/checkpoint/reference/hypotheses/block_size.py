@@ -16,7 +16,7 @@ from fp8debug.formats import Float32Array
 from fp8debug.metrics import Float64Array
 
 _SIZES = (1, 16, 32, 64, 128, 256, 512)
-_PARTITIONS = ((0, 0), (1, 0), (0, 1), (256, 256), (128, 128), (64, 64), (32, 32), (1, 128), (128, 1), (16, 16),
+_PARTITIONS = ((0, 0), (1, 0), (256, 256), (128, 128), (64, 64), (32, 32), (1, 128), (128, 1), (16, 16),
                (1, 64), (1, 32), (32, 1), (1, 16))  # fmt: skip
 """Lines x columns of blocks, 0: all; coarse ones first."""
 _ELEMENTS_A_CELL = 8

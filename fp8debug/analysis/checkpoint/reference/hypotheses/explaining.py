@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
+from fp8debug.analysis.checkpoint.reference.hypotheses import columns
 from fp8debug.analysis.checkpoint.reference.hypotheses.block_size import finer_or_coarser, other_sizes
 from fp8debug.analysis.checkpoint.reference.hypotheses.clipping import clipped
 from fp8debug.analysis.checkpoint.reference.hypotheses.element_format import other_formats, other_orders
@@ -33,7 +34,7 @@ Family = Callable[[Evidence], Iterable[Trial]]
 FAMILIES: tuple[Family, ...] = (
     other_formats, other_orders, bytes_as_other_numbers, used_wrongly, missing, one_factor, other_places, other_sizes,
     scales_of_others, became_of_scales, few_are_off, clipped, other_rounding, rounded_before, rounded_once,
-    joined_parts, finer_or_coarser, other_order,
+    joined_parts, columns.folded_factors, finer_or_coarser, other_order, columns.other_order,
 )  # fmt: skip
 """All families; of two that explain as much with as few numbers fitted, the one of the earlier family is told first."""
 MOST_TOLD = 4
@@ -91,7 +92,7 @@ def _ranked(found: list[Trial]) -> list[Trial]:
     good = [trial for trial in good if trial.rank < 2 or least == 2]
     exact = [trial for trial in good if trial.freedom == 0]
     fewest = min(trial.freedom for trial in good)
-    return sorted(exact or [trial for trial in good if trial.freedom <= 2 * fewest], key=_order)
+    return sorted(exact or [trial for trial in good if trial.freedom < 2 * fewest], key=_order)
 
 
 def _is_as_sure(trial: Trial, surest: Trial) -> bool:

@@ -98,6 +98,18 @@ def test_lines_in_another_order(pair_of: PairOf) -> None:
     assert mixed.name == "line_order" and mixed.explains > 0.99
 
 
+def test_columns_with_factors_of_their_own_and_in_another_order(pair_of: PairOf) -> None:
+    x, rng = normal(96, 128, seed=7), np.random.default_rng(7)
+    folded = np.exp(rng.uniform(-1, 1, (1, 128))).astype(np.float32)
+    (smoothed,) = explain(pair_of(x, *by_line(x * folded)))
+    assert (smoothed.name, smoothed.factor) == ("column_factors", None) and smoothed.explains > 0.99
+    order = rng.permutation(128)
+    (mixed,) = explain(pair_of(x, *by_line(x[:, order])))
+    assert mixed.name == "column_order"
+    first = int(np.flatnonzero(order != np.arange(128))[0])
+    assert mixed.message.endswith(f"column {first} is the reference's column {order[first]}")
+
+
 def test_weights_in_high_precision(pair_of: PairOf) -> None:
     x = normal(96, 96, seed=5)
     codes, scales = by_line(x)
