@@ -36,7 +36,7 @@ def kv_scale_shared(subject: Subject) -> Iterator[Hit]:
             f"keys and values have the same scale in {len(same):,} of {len(both):,} layers. Harmless where both are "
             "written and read with it; values written with a scale of their own come out wrong by the ratio of the two"
         )
-        yield Hit("kv_scale_shared", CheckPlace(some(names), message, numbers={"n": len(same)}), len(both))
+        yield Hit("kv_scale_shared", CheckPlace(some(names), message, numbers={"n": len(same)}))
 
 
 def _numbers(subject: Subject, kind: str) -> dict[str, float]:

@@ -52,7 +52,7 @@ def _unusable(
             how_many = (
                 f" is {words}"
                 if facts.n == 1
-                else f": {n:,} of {facts.n:,} numbers are {words}{_where(facts, check, n)}"
+                else f": {n:,} of {facts.n:,} numbers {'is' if n == 1 else 'are'} {words}{_where(facts, check, n)}"
             )
             brief = words if facts.n == 1 else f"{n:,} of {facts.n:,} {words}"
             message = f"{place_of(scale)}{how_many}{_consequence(subject, check, scale, owner)}.{family.summary}"

@@ -65,9 +65,9 @@ def scale_copied(subject: Subject) -> Iterator[Hit]:
         facts = None if scale is None else subject.facts.scales.get(scale.name)
         if scale is None or facts is None or facts.are_powers_of_two or facts.smallest is None:
             continue
-        if facts.n == 1:
+        if facts.n == 1 and facts.smallest:
             single.append(1 / facts.smallest if scale.divides else facts.smallest)
-        by_chance = facts.n == 1 and _has_few_digits(facts.smallest, scale, one.fmt)
+        by_chance = facts.n == 1 and (not facts.smallest or _has_few_digits(facts.smallest, scale, one.fmt))
         if (facts.n == 1 or facts.smallest != facts.largest) and not by_chance:
             same[_digest(subject, one, scale.name)].append(one)
     if _are_of_bf16(single):

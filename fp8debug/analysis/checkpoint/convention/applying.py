@@ -138,7 +138,14 @@ class Applier:
             why = f"no blocks of {' or '.join(map(_size, blocks))} give that shape, and no configuration states others"
         else:
             why = "that is neither one number for the tensor nor one for each line"
-        return _misfit(one, why, expected)
+        return _misfit(one, why + self._others_that_fit(one), expected)
+
+    def _others_that_fit(self, one: Pairing) -> str:
+        fits = [fit_blocks(one.shape, one.scale.shape, block) for block in KNOWN_BLOCKS]
+        sizes = [
+            _size(fit.block) for fit in fits if fit is not None and fit.block is not None and not fit.is_transposed
+        ]
+        return f"; blocks of {' or '.join(sizes)} would" if sizes else ""
 
     def _tell(self, one: Pairing, fit: Fit) -> None:
         tail, name = one.spelling.tail.replace("{param}", "weight"), one.scale.name

@@ -105,11 +105,11 @@ def test_a_grid_names_how_many_and_where(looked: Looked) -> None:
     found = looked(scales, layers)
     (odd,), (negative,) = found["scale_nonfinite"], found["scale_negative"]
     assert "fc.weight_scale: 2 of 4 numbers are infinite (1) or NaN (1)" in odd.place.message
-    assert "1 of 4 numbers are negative" in negative.place.message
+    assert "1 of 4 numbers is negative" in negative.place.message
     layers = Layers()
     layers.add("fc", cast(NORMAL)[0], [[115, 255]], layout="block", block=(64, 32), dtype="U8")
     (odd,) = looked(scales, layers)["scale_nonfinite"]
-    assert "1 of 2 numbers are NaN (byte 0xFF) (at [0, 1])" in odd.place.message
+    assert "1 of 2 numbers is NaN (byte 0xFF) (at [0, 1])" in odd.place.message
 
 
 @pytest.mark.parametrize(

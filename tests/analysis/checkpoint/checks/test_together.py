@@ -79,6 +79,15 @@ def test_two_of_many_may_have_the_same_largest_value_in_bf16(
     assert checks_of(audit_checkpoint(written(tensors))) & {"scale_copied"} == expected
 
 
+@pytest.mark.parametrize("dialect", ["multiplies", "divides"])
+def test_scales_of_zero_are_no_copies(dialect: str, written: Written) -> None:
+    tensors: Tensors = {}
+    for layer in range(2):
+        tensors[f"layers.{layer}.q_proj.weight"] = ("F8_E4M3", RNG.integers(0, 127, (16, 16)).astype(np.uint8))
+        tensors[f"layers.{layer}.q_proj.scale"] = ("F32", np.array(0.0))
+    assert "scale_copied" not in checks_of(audit_checkpoint(written(tensors), dialect=dialect))
+
+
 def test_scales_of_largest_values_in_bf16_times_a_constant_are_often_the_same(written: Written) -> None:
     tensors: Tensors = {}
     for layer, largest in enumerate([1.234375, 1.5078125, 1.0234375, 1.7265625, 1.5078125, 1.9453125]):

@@ -71,6 +71,15 @@ def test_a_block_size_that_nobody_states_is_that_of_the_dialect_and_said(read: R
     assert "no configuration states the block size; 128 x 128 taken, as DeepSeek" in got.said
 
 
+def test_a_grid_of_other_blocks_than_stated_is_not_applied_and_those_that_would_fit_are_told(read: Reader) -> None:
+    got = read(
+        {"a.weight": ("F8_E4M3", codes(200, 300)), "a.weight_scale_inv": ("F32", f32(4, 5))},
+        {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    )
+    (misfit,) = got.convention.misfits
+    assert misfit.expected == ((2, 3),) and misfit.message.endswith("give that shape; blocks of 64 x 64 would.")
+
+
 def test_static_activations_and_one_number_a_tensor(read: Reader) -> None:
     got = read(
         {
