@@ -48,13 +48,14 @@ def once_each(hits: Iterable[Hit]) -> list[Hit]:
 
 def _different(subject: Subject, matching: Matching, comparison: Comparison) -> Iterator[Hit]:
     quantised = {one.name: one for one in subject.convention.quantised}
+    misfits = {one.tensor: one for one in subject.convention.misfits}
     lines = {one.tensor.name: one.lines for one in matching.matches}
     for tensor in comparison.tensors:
         if tensor.verdict != "different":
             continue
         odd = _odd_rows(subject, tensor, lines[tensor.name]) if tensor.n_nonfinite else ""
         ours, codes = quantised.get(tensor.name), subject.facts.codes.get(tensor.name)
-        text = sentence(tensor, ours, codes, odd)
+        text = sentence(tensor, ours, codes, odd, misfits.get(tensor.name))
         place = CheckPlace(tensor.name, text, factor_of(tensor), numbers_of(tensor), brief(tensor))
         is_mild = is_flushed(tensor, ours, codes) if not has_cause(tensor) else _is_calibrated(tensor)
         severity = "warning" if is_mild else None

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from fp8debug.analysis.checkpoint.facts import CodeFacts
-from fp8debug.analysis.checkpoint.records import Quantised
+from fp8debug.analysis.checkpoint.records import Misfit, Quantised
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor
 from fp8debug.analysis.checkpoint.reference.judging import MOST_NEAREST
+from fp8debug.errors import escape
 from fp8debug.formats import FORMATS
 
 UNEXPLAINED = ("unexplained", "different_weights", "other_values", "all_zero")
 """Names of hypotheses that say that there is none."""
 
 
-def sentence(tensor: ComparedTensor, ours: Quantised | None, codes: CodeFacts | None = None, odd_rows: str = "") -> str:
+def sentence(
+    tensor: ComparedTensor,
+    ours: Quantised | None,
+    codes: CodeFacts | None = None,
+    odd_rows: str = "",
+    misfit: Misfit | None = None,
+) -> str:
     """What is known of a tensor that differs: its gain, how far it is from what rounding leaves, and the best cause."""
     parts = []
     if tensor.n_nonfinite:
@@ -28,7 +35,7 @@ def sentence(tensor: ComparedTensor, ours: Quantised | None, codes: CodeFacts | 
         parts.append(f"SQNR {tensor.sqnr_db:.1f} dB{keeps}")
     text = f"{tensor.name}: {'; '.join(parts)}."
     if ours is not None and not ours.scales and not _is_as_large(tensor):
-        return f"{text} No scale is applied to its codes."
+        return f"{text} {_without_scale(tensor, misfit)}"
     best = tensor.hypotheses[0] if tensor.hypotheses else None
     if best is not None and has_cause(tensor):
         return f"{text} Best explanation: {best.message}."
@@ -38,6 +45,15 @@ def sentence(tensor: ComparedTensor, ours: Quantised | None, codes: CodeFacts | 
             return f"{text} {nearest}: it is too large for these values, which are among the few smallest codes."
         return f"{text} {nearest}: it is too small, and values are cut off at the largest code."
     return text if best is None else f"{text} {best.message[:1].upper()}{best.message[1:]}."
+
+
+def _without_scale(tensor: ComparedTensor, misfit: Misfit | None) -> str:
+    """That codes have no scale, or which one does not fit them, and what they need."""
+    text = "No scale is applied to its codes"
+    if misfit is not None:
+        text += f": {escape(misfit.scale)} {list(misfit.shape)} does not fit them"
+    needed = [one.message for one in tensor.hypotheses[:1] if one.name == "no_scale"]
+    return f"{text}. By the reference, {needed[0]}." if needed else f"{text}."
 
 
 def is_unfit(tensor: ComparedTensor) -> bool:

@@ -8,8 +8,9 @@ second_level: missing_second_level, wrong_second_level | factors: power_of_two, 
 grid_order, shifts: transposed_grid, permuted_grid, swizzled_grid | block_size: block_size | siblings: other_layer
 own_scales: ceil_scale, floor_scale, nearest_scale, lost_scales, mx_rounding, permuted_grid, stale, other_scales
 element_format: fnuz, element_format, integers, nibble_order, packing, transposed | line_order: line_order
-few_cells: few_blocks | parts: joined_parts | columns: column_factors, column_order | clipping: clipped
-rounding: truncation, rounded_away, stochastic_rounding | second_rounding: second_rounding, rounded_once
+no_scale: no_scale | few_cells: few_blocks | parts: joined_parts | columns: column_factors, column_order
+clipping: clipped | rounding: truncation, rounded_away, stochastic_rounding
+second_rounding: second_rounding, rounded_once
 fitted: stale, other_scales; and where no cause is known: unexplained, other_values, different_weights, all_zero
 """
 

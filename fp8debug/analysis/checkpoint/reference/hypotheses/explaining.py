@@ -19,6 +19,7 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.fitted import fitted_fact
 from fp8debug.analysis.checkpoint.reference.hypotheses.gathering import gather
 from fp8debug.analysis.checkpoint.reference.hypotheses.grid_order import other_places
 from fp8debug.analysis.checkpoint.reference.hypotheses.line_order import other_order
+from fp8debug.analysis.checkpoint.reference.hypotheses.no_scale import without_scale
 from fp8debug.analysis.checkpoint.reference.hypotheses.own_scales import became_of_scales
 from fp8debug.analysis.checkpoint.reference.hypotheses.parts import joined_parts
 from fp8debug.analysis.checkpoint.reference.hypotheses.rounding import other_rounding
@@ -70,7 +71,7 @@ def explain_evidence(evidence: Evidence) -> tuple[Hypothesis, ...]:
     # Codes that are those of the reference leave nothing wrong but what is beyond them.
     is_as_rounded = evidence.same_codes(evidence.factors) >= _SAME_CODES and not evidence.n_nonfinite
     families = (few_are_off,) if is_small else (few_are_off, clipped) if is_as_rounded else FAMILIES
-    found = [trial for family in families for trial in family(evidence)]
+    found = list(without_scale(evidence)) or [trial for family in families for trial in family(evidence)]
     if not found and not is_small and not is_as_rounded:
         found = list(fitted_factors(evidence))
         if not found:
