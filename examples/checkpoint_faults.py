@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fp8debug.analysis.checkpoint.numbers import numbers
 from fp8debug.analysis.checkpoint.store import n_bytes_of, open_store
 from fp8debug.analysis.checkpoint.store.writing import WrittenTensor, write_safetensors
-from fp8debug.analysis.checkpoint.values import numbers
 from fp8debug.formats import E4M3, decode, encode
 
 Array = npt.NDArray[Any]

@@ -63,7 +63,7 @@ class ScaleFacts:
 
     values: Float32Array | None
     """All of them, in the stored shape (swizzled ones as the grid); None: more than KEPT_SCALES, which
-    `values.scale_numbers` reads again."""
+    `grids.scale_numbers` reads again."""
     n: int
     n_nan: int
     n_inf: int

@@ -65,7 +65,7 @@ def _below_maximum(fmt: Format, judged: list[Coded]) -> Iterator[Hit]:
     several = [one for one in judged if one.n >= _FEWEST_BLOCKS]
     for one in several:
         top = int(np.flatnonzero(one.largest)[-1])
-        below = int(one.largest[: top - 1].sum())
+        below = int(one.largest[: top - 1].sum()) - one.facts.n_nan  # each may be the largest of its block
         if _SOME < below / one.n < _MANY:
             message = (
                 f"{one.quantised.name}: in {below:,} of {one.n:,} blocks no code comes near {value_of(top, fmt):g}, "
@@ -79,7 +79,7 @@ def _below_maximum(fmt: Format, judged: list[Coded]) -> Iterator[Hit]:
                 brief=f"{below:,} of {one.n:,} blocks",
             )
             yield Hit("code_blocks_below", place, len(judged), weight=below / one.n)
-    single = [one for one in judged if one.facts.block_histogram is None]
+    single = [one for one in judged if one.facts.block_histogram is None and not one.facts.n_nan]
     low = [one for one in single if 0 < one.facts.largest < fmt.max / 2]
     if len(single) >= _FEWEST_UNKNOWN and len(low) * 4 <= len(single):
         for one in low:

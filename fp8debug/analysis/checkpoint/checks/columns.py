@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,6 +17,10 @@ _FEWEST = 16
 """Codes at the largest value: a scale from the tensor's own amax leaves one or a few there."""
 _OF_COLUMN, _OF_ALL = 0.01, 0.05
 """More of a column than the first, less of the tensor than the second: it is that column's doing."""
+_MOST_COLUMNS = 0.1
+"""Share of the columns that may stand out; where more do, clipping is everywhere."""
+_CHANCE = 1e-4
+"""That codes at the largest value, which fall into columns at random, gather so in any."""
 
 
 def column_clipped(subject: Subject) -> Iterator[Hit]:
@@ -25,12 +30,24 @@ def column_clipped(subject: Subject) -> Iterator[Hit]:
         facts = subject.facts.codes.get(one.name)
         if facts is None or facts.n_largest < _FEWEST or facts.n_largest > _OF_ALL * facts.n:
             continue
-        shares = _at_largest(subject, one) / max(one.lines, 1)
-        worst = int(shares.argmax())
-        if shares[worst] > _OF_COLUMN and shares[worst] > 10 * facts.n_largest / facts.n:
-            yield Hit(
-                "column_clipped", _place(one, shares, facts.n_largest / facts.n), len(whole), weight=shares[worst]
-            )
+        counts = _at_largest(subject, one)
+        if _stands_out(counts, one.lines):
+            shares = counts / one.lines
+            share = facts.n_largest / facts.n
+            yield Hit("column_clipped", _place(one, shares, share), len(whole), weight=float(shares.max()))
+
+
+def _stands_out(counts: npt.NDArray[np.float64], lines: int) -> bool:
+    """Whether some columns have far more codes at the largest value than all others, and more than chance gives."""
+    most = float(counts.max())
+    typical = float(counts.sum() / counts.size)
+    is_many = most > _OF_COLUMN * lines and most > 10 * typical
+    if not is_many or np.count_nonzero(counts > _OF_COLUMN * lines) > max(1.0, _MOST_COLUMNS * counts.size):
+        return False
+    # Chernoff's bound of a Poisson count, for as many columns as there are; the others tell what is usual.
+    expected = max(1.0, float(counts.sum()) - most) / max(1, counts.size - 1)
+    log_chance = most - expected - most * math.log(most / expected)
+    return log_chance + math.log(counts.size) < math.log(_CHANCE)
 
 
 def _place(one: Quantised, shares: npt.NDArray[np.float64], share: float) -> CheckPlace:

@@ -8,8 +8,9 @@ import numpy as np
 
 from fp8debug.analysis.checkpoint.checks.consumer import Consumer, consumer_named
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
+from fp8debug.analysis.checkpoint.grids import scale_numbers
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised, Scale
-from fp8debug.analysis.checkpoint.values import Float64Array, scale_numbers
+from fp8debug.analysis.checkpoint.values import Float64Array
 
 _FNUZ_OF = {"E4M3": "E4M3FNUZ", "E5M2": "E5M2FNUZ"}
 

@@ -15,6 +15,8 @@ from fp8debug.formats import Format
 _NEARLY_ALL = 0.9
 _SELDOM = 0.01
 _FEWEST_ZEROS = 8
+_LINE_OF_NAN = 0.5
+"""Share of the codes of lines that have some, from which on it is lines that are NaN."""
 
 
 def formats_mixed_up(subject: Subject) -> set[str]:
@@ -46,7 +48,7 @@ def why_mixed_up(fmt: Format, tensors: Sequence[Coded]) -> str:
 
 def _why_fn(tensors: Sequence[Coded]) -> str:
     """OCP E4M3 has -0 where FNUZ has NaN, and ends at 0x7E, where FNUZ goes to 0x7F."""
-    histogram, n_nan = _histogram(tensors), sum(one.facts.n_nan for one in tensors)
+    histogram, n_nan = _histogram(tensors), sum(map(_scattered, tensors))
     n_blocks = sum(one.n for one in tensors)
     top = max((int(np.flatnonzero(one.largest)[-1]) for one in tensors if one.n), default=0)
     is_seldom = histogram[0x80] <= max(3 * histogram[0x00], _SELDOM * histogram.sum())
@@ -54,21 +56,27 @@ def _why_fn(tensors: Sequence[Coded]) -> str:
         return ""
     if sum(int(one.largest[0x7E]) for one in tensors) >= _NEARLY_ALL * n_blocks > 0:
         return f"{n_nan:,} codes of the checkpoint are 0x80, NaN here, -0 in E4M3, and blocks end at 0x7E as there"
-    if sum(one.facts.n_nan > 0 for one in tensors) * 2 > len(tensors):
+    if sum(_scattered(one) > 0 for one in tensors) * 2 > len(tensors):
         return f"{n_nan:,} codes of the checkpoint are 0x80, NaN here, -0 in E4M3, and none is its largest, 0x7F"
     return ""
 
 
 def _why_fnuz(tensors: Sequence[Coded]) -> str:
     """FNUZ has no -0, and 0x7F is its largest where OCP E4M3 has NaN: as many codes as blocks reach it."""
-    histogram, n_nan = _histogram(tensors), sum(one.facts.n_nan for one in tensors)
+    histogram, n_nan = _histogram(tensors), sum(map(_scattered, tensors))
     n = sum(one.facts.n for one in tensors)
     n_blocks = sum(max(one.facts.n_blocks, 1) for one in tensors)
     has_zeros_of_one_sign = histogram[0x00] >= _FEWEST_ZEROS and not histogram[0x80]
-    is_everywhere = all(one.facts.n_nan for one in tensors)
+    is_everywhere = all(map(_scattered, tensors))
     if not n_nan or not is_everywhere or not has_zeros_of_one_sign or n_nan > _SELDOM * n + 4 * n_blocks:
         return ""
     return f"every tensor has codes 0x7F or 0xFF ({n_nan:,}), NaN here, the largest in E4M3FNUZ, and none is -0"
+
+
+def _scattered(one: Coded) -> int:
+    """Codes that are NaN; 0 where they fill lines, as values that were NaN before they were rounded do."""
+    facts = one.facts
+    return facts.n_nan if facts.n_nan < _LINE_OF_NAN * facts.nan_lines.n * one.quantised.length else 0
 
 
 def _histogram(tensors: Sequence[Coded]) -> Int64Array:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
+from fp8debug.analysis.checkpoint.grids import scale_numbers
+from fp8debug.analysis.checkpoint.numbers import can_be_numbers
 from fp8debug.analysis.checkpoint.records import CheckPlace, Scale
-from fp8debug.analysis.checkpoint.values import can_be_numbers, scale_numbers
 
 _RELATIVE = 2.0**-21
 """Rounding the inverse, and an approximate reciprocal, may cost four units in the last place of FP32."""

@@ -10,8 +10,8 @@ from fp8debug.analysis.checkpoint.checks.coded import by_format, value_of
 from fp8debug.analysis.checkpoint.checks.families import Family, families, place_of
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.facts import ScaleFacts
+from fp8debug.analysis.checkpoint.grids import scale_numbers
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised, Scale
-from fp8debug.analysis.checkpoint.values import scale_numbers
 
 _WORDS = {
     "input": "activations divided by it",

@@ -8,8 +8,8 @@ import numpy as np
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.checks.names import ending_of, owner_of
+from fp8debug.analysis.checkpoint.numbers import can_be_numbers, numbers
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised, Scale
-from fp8debug.analysis.checkpoint.values import can_be_numbers, numbers
 
 
 def scale_twice(subject: Subject) -> Iterator[Hit]:

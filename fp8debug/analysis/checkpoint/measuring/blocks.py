@@ -78,7 +78,7 @@ def blocks_of(quantised: Quantised, scale: Scale, n_scales: int) -> Blocks | Non
 
 
 def fits(grid: Float32Array, blocks: Blocks | None, quantised: Quantised) -> bool:
-    """Whether the factors of a grid, see `values.grid_of`, are as many as the tensor has blocks, lines or columns."""
+    """Whether the factors of a grid, see `grids.grid_of`, are as many as the tensor has blocks, lines or columns."""
     if grid.size == 1 or grid.shape in ((quantised.lines, 1), (1, quantised.length)):
         return True
     return blocks is not None and grid.shape == blocks.shape

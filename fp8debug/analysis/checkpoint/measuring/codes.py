@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from fp8debug.analysis.checkpoint.facts import CodeFacts, Int64Array
+from fp8debug.analysis.checkpoint.grids import grid_of, scale_numbers
 from fp8debug.analysis.checkpoint.measuring.blocks import BAND_BYTES, Blocks, Maxima, blocks_of, fits
 from fp8debug.analysis.checkpoint.measuring.counting import Counts, counted
 from fp8debug.analysis.checkpoint.measuring.magnitude import Magnitude
 from fp8debug.analysis.checkpoint.measuring.progress import Progress
 from fp8debug.analysis.checkpoint.records import Quantised
 from fp8debug.analysis.checkpoint.store import BITS, Store, n_bytes_of
-from fp8debug.analysis.checkpoint.values import Dequantiser, grid_of, scale_numbers
+from fp8debug.analysis.checkpoint.values import Dequantiser
 from fp8debug.formats import ELEMENT_FORMATS, Float32Array, Uint8Array, decode
 
 _MANY_SCALES = 1 << 23

@@ -9,8 +9,9 @@ import numpy as np
 from fp8debug.analysis.checkpoint.facts import Int64Array
 from fp8debug.analysis.checkpoint.measuring.counting import counted
 from fp8debug.analysis.checkpoint.measuring.sampling import Spread
+from fp8debug.analysis.checkpoint.numbers import unpacked
 from fp8debug.analysis.checkpoint.records import Quantised
-from fp8debug.analysis.checkpoint.values import Dequantiser, Float64Array, unpacked
+from fp8debug.analysis.checkpoint.values import Dequantiser, Float64Array
 from fp8debug.formats import ELEMENT_FORMATS, Uint8Array, decode
 
 

@@ -13,9 +13,9 @@ from fp8debug.analysis.checkpoint.measuring.codes import can_count, measure_code
 from fp8debug.analysis.checkpoint.measuring.plain import can_measure, measure_plain
 from fp8debug.analysis.checkpoint.measuring.progress import Progress
 from fp8debug.analysis.checkpoint.measuring.scales import measure_scale
+from fp8debug.analysis.checkpoint.numbers import can_be_numbers
 from fp8debug.analysis.checkpoint.records import Convention, Quantised, Scale
 from fp8debug.analysis.checkpoint.store import Store, n_bytes_of
-from fp8debug.analysis.checkpoint.values import can_be_numbers
 
 MOST_THREADS = 4
 _TICK_S = 0.1

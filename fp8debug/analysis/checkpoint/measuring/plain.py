@@ -13,9 +13,9 @@ from fp8debug.analysis.checkpoint.measuring.blocks import BAND_BYTES
 from fp8debug.analysis.checkpoint.measuring.lines import Lines
 from fp8debug.analysis.checkpoint.measuring.progress import Progress
 from fp8debug.analysis.checkpoint.measuring.sampling import Spread
+from fp8debug.analysis.checkpoint.numbers import numbers
 from fp8debug.analysis.checkpoint.records import Stored
 from fp8debug.analysis.checkpoint.store import Store, n_bytes_of
-from fp8debug.analysis.checkpoint.values import numbers
 
 UnsignedArray = npt.NDArray[np.unsignedinteger]
 

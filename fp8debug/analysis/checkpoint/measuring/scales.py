@@ -6,11 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fp8debug.analysis.checkpoint.facts import KEPT_SCALES, Int64Array, ScaleFacts
+from fp8debug.analysis.checkpoint.grids import blocks_in, unswizzled
 from fp8debug.analysis.checkpoint.measuring.counting import counted
 from fp8debug.analysis.checkpoint.measuring.progress import Progress
+from fp8debug.analysis.checkpoint.numbers import numbers
 from fp8debug.analysis.checkpoint.records import Quantised, Scale
 from fp8debug.analysis.checkpoint.store import Store
-from fp8debug.analysis.checkpoint.values import blocks_in, numbers, unswizzled
 from fp8debug.formats import FORMATS, BoolArray, Float32Array
 
 SMALLEST_NORMAL = np.float32(2.0**-126)

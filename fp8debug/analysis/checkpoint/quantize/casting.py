@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fp8debug.analysis.checkpoint.numbers import numbers
 from fp8debug.analysis.checkpoint.records import Stored
 from fp8debug.analysis.checkpoint.store import CHUNK_BYTES, Store
 from fp8debug.analysis.checkpoint.store.base import n_bytes_of
-from fp8debug.analysis.checkpoint.values import numbers
 from fp8debug.blocks import block_amax, quantize_blocks
 from fp8debug.formats import Float32Array, Format, Uint8Array, decode, encode
 from fp8debug.recipes import NVFP4, BlockRecipe, TensorRecipe, Tile, scale_inv

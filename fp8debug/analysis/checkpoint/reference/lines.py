@@ -10,9 +10,10 @@ from itertools import accumulate
 
 import numpy as np
 
+from fp8debug.analysis.checkpoint.numbers import numbers, unpacked
 from fp8debug.analysis.checkpoint.records import Quantised, Stored
 from fp8debug.analysis.checkpoint.store import Store, n_bytes_of
-from fp8debug.analysis.checkpoint.values import Dequantiser, numbers, unpacked
+from fp8debug.analysis.checkpoint.values import Dequantiser
 from fp8debug.formats import FORMATS, Float32Array, decode
 
 

@@ -100,7 +100,7 @@ class Pair:
         """Sums of each block, in one pass over both tensors.
 
         Args:
-            grids: other factors than those stored, by name of the scale, see `values.grid_of`.
+            grids: other factors than those stored, by name of the scale, see `grids.grid_of`.
             fmt: another format to read the codes in.
             quantised: another reading of the tensor altogether.
         """

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from fp8debug.analysis.checkpoint.checks.codes import codes
+from fp8debug.analysis.checkpoint.checks.columns import column_clipped
 from fp8debug.analysis.checkpoint.checks.families import families
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject, check_texts
 from fp8debug.analysis.checkpoint.checks.magnitude import magnitude
@@ -259,6 +260,41 @@ def test_blocks_and_tensors_that_do_not_reach_the_maximum(looked: Looked) -> Non
     layers.add("layers.9.fc", *cast(NORMAL, 100))
     (hit,) = looked(codes, layers)["code_blocks_below"]
     assert hit.place.tensor == "layers.9.fc.weight" and "no code is larger than 96" in hit.place.message
+
+
+def test_lines_of_nan_are_no_other_format_and_hide_the_largest_codes(looked: Looked) -> None:
+    values = NORMAL.copy()
+    values[:2, :8] = 0
+    for row, name in ((0x7F, "E4M3"), (0x80, "E4M3FNUZ")):
+        layers = Layers()
+        raw = cast(values, 240)[0]
+        raw[raw == 0x80] = 0
+        raw[5] = row
+        layers.add("fc", raw, 1e-4, fmt=name)
+        assert set(looked(codes, layers)) <= {"code_maximum"}
+    layers = Layers()
+    layers.weights(9)
+    small, scale = cast(NORMAL, 100)
+    small[np.abs(NORMAL) == np.abs(NORMAL).max()] = 0x7F
+    layers.add("layers.9.fc", small, scale)
+    blocks = np.stack([cast(NORMAL[:4, :4])[0] for _ in range(32)])
+    blocks[:4] = cast(NORMAL[:4, :4], 100)[0]
+    blocks[:4, 0, 0] = 0x7F
+    layers.add("stack", blocks, np.full((32, 1, 1), 0.01))
+    assert not looked(codes, layers)
+
+
+def test_codes_at_the_maximum_gather_in_columns_by_chance(looked: Looked) -> None:
+    layers = Layers()
+    values = np.random.default_rng(4).standard_normal((256, 256))
+    layers.add("fc", cast(values.clip(-3.2, 3.2))[0], 1e-4)
+    raw = layers.tensors["fc.weight"][1]
+    assert np.count_nonzero(raw & 0x7F == 0x7E, axis=0).max() >= 3
+    assert not looked(column_clipped, layers)
+    values[:, 7] *= 4
+    layers.add("stands.out", cast(values.clip(-6, 6))[0], 1e-4)
+    (hit,) = looked(column_clipped, layers)["column_clipped"]
+    assert (hit.place.tensor, hit.place.numbers["column"]) == ("stands.out.weight", 7)
 
 
 def test_another_maximum_needs_enough_blocks_unless_it_is_known(looked: Looked) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fp8debug.analysis.checkpoint.numbers import unpacked
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import finite
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, try_reading
 from fp8debug.analysis.checkpoint.store import n_bytes_of
-from fp8debug.analysis.checkpoint.values import unpacked
 from fp8debug.formats import FORMATS, Float32Array, Format, decode
 
 _EIGHT_BITS = ("E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ")

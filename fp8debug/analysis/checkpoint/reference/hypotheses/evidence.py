@@ -7,11 +7,11 @@ from math import prod
 
 import numpy as np
 
+from fp8debug.analysis.checkpoint.grids import column_block, line_blocks
 from fp8debug.analysis.checkpoint.records import Scale
 from fp8debug.analysis.checkpoint.reference.hypotheses.cells import Cells, ratio
 from fp8debug.analysis.checkpoint.reference.hypotheses.sample import MOST_ELEMENTS, Sample
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import finite
-from fp8debug.analysis.checkpoint.values import column_block, line_blocks
 from fp8debug.formats import Float32Array, Format, fake_quantize
 from fp8debug.metrics import Float64Array
 from fp8debug.recipes.mx import e8m0_scales

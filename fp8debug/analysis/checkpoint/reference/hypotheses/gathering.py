@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fp8debug.analysis.checkpoint.numbers import numbers, unpacked
 from fp8debug.analysis.checkpoint.records import Quantised
 from fp8debug.analysis.checkpoint.reference.hypotheses.cells import Rows
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
@@ -13,7 +14,6 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.sample import MOST_ELEMEN
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import finite
 from fp8debug.analysis.checkpoint.reference.pair import Pair
 from fp8debug.analysis.checkpoint.store import n_bytes_of
-from fp8debug.analysis.checkpoint.values import numbers, unpacked
 from fp8debug.formats import FORMATS, Uint8Array, decode
 
 RUN_LINES = 16

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fp8debug.analysis.checkpoint.grids import column_block, line_blocks
 from fp8debug.analysis.checkpoint.records import Quantised, Scale
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.shifts import shifted
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, try_reading
-from fp8debug.analysis.checkpoint.values import column_block, line_blocks
 from fp8debug.errors import escape
 from fp8debug.formats import Float32Array
 

@@ -8,11 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
+from fp8debug.analysis.checkpoint.grids import column_block, grid_of, line_blocks, scale_numbers
 from fp8debug.analysis.checkpoint.records import Quantised, Scale
 from fp8debug.analysis.checkpoint.reference.hypotheses.cells import Rows
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import applied, dot, square_sum
 from fp8debug.analysis.checkpoint.reference.pair import Pair
-from fp8debug.analysis.checkpoint.values import column_block, grid_of, line_blocks, scale_numbers
 from fp8debug.formats import FORMATS, Float32Array, Format, Uint8Array
 
 MOST_ELEMENTS = 1 << 20

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fp8debug.analysis.checkpoint.grids import grid_of
+from fp8debug.analysis.checkpoint.numbers import numbers
 from fp8debug.analysis.checkpoint.records import Scale
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, try_reading
-from fp8debug.analysis.checkpoint.values import grid_of, numbers
 from fp8debug.errors import escape
 
 MOST_TRIED = 64
