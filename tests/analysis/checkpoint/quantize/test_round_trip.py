@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from fp8debug.analysis.checkpoint.convention import read_convention
 from fp8debug.analysis.checkpoint.quantize import Form, forms, quantize_checkpoint
@@ -55,14 +55,16 @@ def weights() -> dict[str, Float32Array]:
     }
 
 
-@pytest.fixture
-def source(written: Callable[..., Path], weights: dict[str, Float32Array]) -> Path:
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, weights: dict[str, Float32Array]) -> Path:
     plain = {
-        "model.embed_tokens.weight": ("F32", np.ones((512, 384), np.float32)),
-        "model.layers.0.input_layernorm.weight": ("BF16", np.ones(384, np.float32)),
-        "lm_head.weight": ("F32", np.ones((512, 384), np.float32)),
+        "model.embed_tokens.weight": np.ones((64, 384), np.float32),
+        "model.layers.0.input_layernorm.weight": np.ones(384, np.float16),
+        "lm_head.weight": np.ones((64, 384), np.float32),
     }
-    return written({**{name: ("F32", w) for name, w in weights.items()}, **plain}, folder="source")
+    path = tmp_path_factory.mktemp("source")
+    save_file({**weights, **plain}, path / "model.safetensors")
+    return path
 
 
 def dequantised(store: Store, one: Quantised) -> Float32Array:
