@@ -17,7 +17,7 @@ from fp8debug.analysis.checkpoint.ran.recorded import (
 )
 from fp8debug.analysis.checkpoint.ran.sampled import Sampled, judged, sample_plain, sample_quantised
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised, Stored
-from fp8debug.analysis.checkpoint.reference.comparison import ComparedTensor, Comparison
+from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor, Comparison
 from fp8debug.analysis.run import Run, open_run
 from fp8debug.errors import Fp8DebugError, some
 

@@ -10,7 +10,7 @@ import numpy as np
 from fp8debug.analysis.checkpoint.numbers import numbers
 from fp8debug.analysis.checkpoint.ran.recorded import WeightSample
 from fp8debug.analysis.checkpoint.records import Quantised, Stored
-from fp8debug.analysis.checkpoint.reference.comparison import ComparedTensor, Hypothesis
+from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor, Hypothesis
 from fp8debug.analysis.checkpoint.store import Store
 from fp8debug.analysis.checkpoint.values import Dequantiser, Float64Array
 from fp8debug.formats import FORMATS

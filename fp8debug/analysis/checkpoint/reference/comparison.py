@@ -13,6 +13,7 @@ from fp8debug.analysis.checkpoint.convention import read_convention
 from fp8debug.analysis.checkpoint.records import Convention
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor, Comparison, Hypothesis
 from fp8debug.analysis.checkpoint.reference.hits import hits_of
+from fp8debug.analysis.checkpoint.reference.hypotheses import explain
 from fp8debug.analysis.checkpoint.reference.judging import judge
 from fp8debug.analysis.checkpoint.reference.matching import (
     Match,
@@ -143,8 +144,6 @@ def _is_only_nonfinite(tensor: ComparedTensor) -> bool:
 
 
 def _explained(pair: Pair, tensor: ComparedTensor) -> tuple[Hypothesis, ...]:
-    from fp8debug.analysis.checkpoint.reference.hypotheses import explain  # it makes records of this module
-
     near: tuple[int, ...] = ()
     if tensor.worst_block is not None and pair.keeps_all_blocks:
         near = (int(pair.block_starts()[tensor.worst_block[0]]),)

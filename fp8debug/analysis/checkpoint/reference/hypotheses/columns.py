@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
+from fp8debug.analysis.checkpoint.reference.compared import Hypothesis
 from fp8debug.analysis.checkpoint.reference.hypotheses.cells import Cells, Rows, ratio
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import square_sum

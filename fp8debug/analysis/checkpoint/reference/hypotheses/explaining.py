@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
+from fp8debug.analysis.checkpoint.reference.compared import Hypothesis
 from fp8debug.analysis.checkpoint.reference.hypotheses import columns
 from fp8debug.analysis.checkpoint.reference.hypotheses.block_size import finer_or_coarser, other_sizes
 from fp8debug.analysis.checkpoint.reference.hypotheses.clipping import clipped

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
+from fp8debug.analysis.checkpoint.reference.compared import Hypothesis
 from fp8debug.analysis.checkpoint.reference.hypotheses.cells import Rows
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Trial

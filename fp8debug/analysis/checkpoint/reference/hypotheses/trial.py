@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fp8debug.analysis.checkpoint.reference.comparison import Hypothesis
+from fp8debug.analysis.checkpoint.reference.compared import Hypothesis
 from fp8debug.analysis.checkpoint.reference.hypotheses.cells import ratio
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import applied, dot, square_sum
