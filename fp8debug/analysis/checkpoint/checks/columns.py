@@ -56,9 +56,11 @@ def _place(one: Quantised, shares: npt.NDArray[np.float64], share: float) -> Che
     more = f" (and more than 1 % of {others:,} other columns)" if others else ""
     message = (
         f"{one.name}: {100 * shares[worst]:.1f} % of column {worst} are at {FORMATS[one.fmt].max:g}, the largest code"
-        f"{more}, and {100 * share:.2g} % of the whole: what is larger there was clipped"
+        f"{more}, and {100 * share:.2g} % of the whole: what is larger there was clipped."
     )
-    return CheckPlace(one.name, message, numbers={"column": worst, "column_share": shares[worst], "share": share})
+    return CheckPlace(
+        one.name, message, numbers={"column": worst, "column_share": float(shares[worst]), "share": share}
+    )
 
 
 def _has_one_number(one: Quantised) -> bool:
