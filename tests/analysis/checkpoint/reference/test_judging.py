@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fp8debug.analysis.checkpoint.store import open_store
 
 Array = npt.NDArray[Any]
 Written = Callable[..., Path]
-N, K = 256, 512
+N, K = 256, 256
 TYPES = {
     "E4M3": (ml_dtypes.float8_e4m3fn, 448.0, 8), "E5M2": (ml_dtypes.float8_e5m2, 57344.0, 15),
     "E4M3FNUZ": (ml_dtypes.float8_e4m3fnuz, 240.0, 7), "E2M1": (ml_dtypes.float4_e2m1fn, 6.0, 2),
@@ -156,10 +157,10 @@ def test_two_roundings_of_one_master_are_faithful_to_each_other(judged: Judge) -
     for weights in ("heavy tails", "rows of all sizes"):
         x = bf16(WEIGHTS[weights])
         some = {name: made(x, *WRITERS[name]) for name in ("blocks", "tensor", "mxfp8 floor", "nvfp4")}
+        for one, other in permutations(some.values(), 2):
+            assert judged(one, other).verdict in ("faithful", "requantised")
         for one in some.values():
-            for other in some.values():
-                verdict = judged(one, other).verdict
-                assert verdict == "identical" if one is other else verdict in ("faithful", "requantised")
+            assert judged(one, one).verdict == "identical"
 
 
 @pytest.mark.parametrize(
