@@ -40,13 +40,24 @@ def render_checkpoint(audit: Audit, looks: Looks, *, top: int) -> str:
 
 def verdict(audit: Audit) -> str:
     """What it comes to, in a line."""
+    told = _told(audit)
+    return f"{told}; only headers and scales were read, no codes and no weights" if audit.headers_only else told
+
+
+def _told(audit: Audit) -> str:
     counted = Counter(finding.severity for finding in audit.findings)
     parts = [count(counted[severity], severity) for severity in ("error", "warning") if counted[severity]]
     if parts:
         return listed(parts)
     if audit.convention.dialect is None:
+        if audit.convention.unknown:
+            return "no codes that are known here, and names that are not understood; no error and no warning"
         return "nothing in it is quantised; no error and no warning"
-    alone = "" if audit.comparisons else "; the values themselves were held against nothing (--reference does)"
+    alone = (
+        ""
+        if audit.comparisons or audit.headers_only
+        else "; the values themselves were held against nothing (--reference does)"
+    )
     return f"no error and no warning{alone}"
 
 
@@ -93,7 +104,7 @@ def head_facts(audit: Audit) -> Iterator[tuple[str, str]]:
     for assumption in read.assumptions:
         yield "assumed", with_full_stop(assumption.message)
     if read.unknown:
-        yield "unknown", f"{count(len(read.unknown), 'name')} that nothing explains: {some(read.unknown)}"
+        yield "unknown", f"{count(len(read.unknown), 'name')} not understood: {some(read.unknown)}"
 
 
 _NOT_QUANTISED = "tensors that are not quantised"

@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.checks.names import ending_of, module_of, owner_of, starred, wrappers_of
 from fp8debug.analysis.checkpoint.dialects.loading import dialects
+from fp8debug.analysis.checkpoint.facts import CodeFacts
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised
+from fp8debug.formats import ELEMENT_FORMATS, Format
+
+_FAR_FROM_LARGEST = 16
 
 
 def pairs(subject: Subject) -> Iterator[Hit]:
@@ -30,17 +34,26 @@ def _missing(subject: Subject) -> Iterator[Hit]:
         dtype = subject.store.tensors[one.name].dtype
         facts = subject.facts.codes.get(one.name)
         measured = "" if facts is None else f"; read as values they reach {facts.largest:g}, rms {facts.rms_codes:.3g}"
+        is_cast = facts is not None and _is_of_weights(facts, ELEMENT_FORMATS[one.fmt])
+        guess = ", as weights do that were cast as they are" if is_cast else ""
         yield Hit(
             "scale_missing",
             CheckPlace(
                 one.name,
-                f"ORPHAN WEIGHT {one.name}: {dtype} codes and no {expected}{measured}.",
+                f"ORPHAN WEIGHT {one.name}: {dtype} codes and no {expected}{measured}{guess}.",
                 numbers={"dtype": dtype, "expected": expected},
                 brief=f"{dtype}, no {expected}",
             ),
             of=len(convention.quantised),
+            severity="watch" if is_cast else None,
             weight=one.n,
         )
+
+
+def _is_of_weights(codes: CodeFacts, fmt: Format) -> bool:
+    """Whether codes without a scale are as large as weights, and far from the end of their format, where scales put
+    the largest of them."""
+    return codes.largest < fmt.max / _FAR_FROM_LARGEST and codes.rms_codes < 1
 
 
 def _codes_that_nobody_reads(subject: Subject, endings: dict[str, str]) -> Iterator[Hit]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.checks.siblings import fused_groups, name_of_parts, number_of
+from fp8debug.analysis.checkpoint.facts import CodeFacts
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised, Scale
 from fp8debug.errors import some
 from fp8debug.formats import FORMATS
@@ -21,6 +22,7 @@ _F32_ROUNDING = 2.0**-22
 _MAXIMA = (448.0, 240.0, 224.0)
 """What writers divide largest magnitudes by."""
 _NEARLY_ALL = 0.9
+_MANY = 16
 _FEW = 3
 """Layers in which something has to be so before it is more than chance."""
 
@@ -53,7 +55,12 @@ def _share(subject: Subject, parts: Sequence[Quantised]) -> bool:
 
 def _all_reach(subject: Subject, parts: Sequence[Quantised]) -> bool:
     known = [subject.facts.codes.get(part.name) for part in parts]
-    return all(one is not None and one.n_largest > 0 for one in known)
+    return all(one is not None and one.n_largest > 0 and _has_many_values(one) for one in known)
+
+
+def _has_many_values(codes: CodeFacts) -> bool:
+    """Those of ternary weights all end at the same value, in every layer."""
+    return int(np.count_nonzero(codes.histogram.reshape(2, -1).sum(axis=0))) > min(_MANY, codes.histogram.size // 4)
 
 
 def scale_copied(subject: Subject) -> Iterator[Hit]:
@@ -74,7 +81,8 @@ def scale_copied(subject: Subject) -> Iterator[Hit]:
         same = {digest: ones for digest, ones in same.items() if _n_numbers(subject, ones[0]) > 1}
     for tensors in same.values():
         apart = _of_other_codes(subject, tensors)
-        if len(apart) >= 2 and not _are_parts(apart):
+        is_constant = _n_numbers(subject, tensors[0]) == 1 and len(apart) > max(_FEW, len(single) / _FEW)
+        if len(apart) >= 2 and not _are_parts(apart) and not is_constant:
             yield _copied(subject, apart)
 
 
@@ -116,7 +124,8 @@ def _of_other_codes(subject: Subject, tensors: Sequence[Quantised]) -> list[Quan
     found: dict[bytes | None, Quantised] = {}
     for one in tensors:
         facts = subject.facts.codes.get(one.name)
-        found.setdefault(None if facts is None else facts.histogram.tobytes(), one)
+        if facts is None or facts.largest:  # writers give what is all zero any scale
+            found.setdefault(None if facts is None else facts.histogram.tobytes(), one)
     return list(found.values())
 
 

@@ -79,6 +79,27 @@ def test_two_of_many_may_have_the_same_largest_value_in_bf16(
     assert checks_of(audit_checkpoint(written(tensors))) & {"scale_copied"} == expected
 
 
+@pytest.mark.parametrize("codes", [0, 0x7E])
+def test_tensors_of_zeros_and_ternary_weights_share_scales_in_all_layers(codes: int, written: Written) -> None:
+    tensors: Tensors = {}
+    for layer in range(3):
+        for part in ("q_proj", "k_proj", "v_proj"):
+            drawn = RNG.choice(np.array([0, codes, codes | 0x80], np.uint8), (16, 16))
+            tensors[f"layers.{layer}.{part}.weight"] = ("F8_E4M3", drawn if codes else drawn & 0)
+            tensors[f"layers.{layer}.{part}.weight_scale"] = ("F32", np.array(1.2345e-9))
+    assert not checks_of(audit_checkpoint(written(tensors))) & {"scale_copied", "scale_shared_by_parts"}
+
+
+def test_codes_as_large_as_weights_are_watched_where_they_lack_a_scale(written: Written) -> None:
+    tensors = model()
+    tensors["text.fc.weight"] = (
+        "F8_E4M3",
+        (RNG.standard_normal((64, 64)) * 0.1).astype(ml_dtypes.float8_e4m3fn).view(np.uint8),
+    )
+    finding = only(audit_checkpoint(written(tensors, configs=DEEPSEEK)), "scale_missing")
+    assert finding.severity == "watch" and "as weights do that were cast as they are" in finding.message
+
+
 @pytest.mark.parametrize("dialect", ["multiplies", "divides"])
 def test_scales_of_zero_are_no_copies(dialect: str, written: Written) -> None:
     tensors: Tensors = {}

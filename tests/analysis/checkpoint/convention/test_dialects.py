@@ -252,14 +252,14 @@ def test_both_spellings_of_comfyui(names: tuple[str, str], read: Reader) -> None
     got = read(
         {
             "scaled_fp8": ("F8_E4M3", np.zeros(2, np.uint8)), "a.weight": ("F8_E4M3", raw), "a.bias": ("F16", f32(4)),
-            "spiece_model": ("U8", codes(9)),
+            "spiece_model": ("U8", codes(9)), "something": ("U8", codes(9)),
             f"a.{names[0]}": ("F32", scale), f"a.{names[1]}": ("F32", f32(1)), "a.comfy_quant": ("U8", marker),
         }
     )  # fmt: skip
     assert got.convention.dialect == "comfyui" and [one.kind for one in got.convention.scales] == ["input"]
     assert [one.name for one in got.convention.quantised] == ["a.weight"] and got.convention.plain == ("a.bias",)
     np.testing.assert_array_equal(got.values["a.weight"], e4m3(raw) * scale)
-    assert got.convention.unknown == ("spiece_model",) and got.said == ""
+    assert got.convention.unknown == ("something",) and got.said == ""
 
 
 def in_tiles(grid: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
