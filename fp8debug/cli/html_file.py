@@ -41,6 +41,8 @@ class HtmlFile:
         paths = [resolved(one) for one in shown]
         path = Path(given or f"{'-'.join(map(_name, paths))[:_LONGEST_NAME]}.html")
         refuse_folder(given)
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            raise UsageError(f"--html {path} is no file; expected a file name, or - for standard output")
         if path.exists() and not _is_page(path):
             raise UsageError(f"--html {path} exists and is no page of fp8debug: it stays; give another name")
         folders = [RunDir(one) for one in paths if isinstance(one, Path) and one.is_dir()]
