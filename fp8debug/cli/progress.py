@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from fp8debug.errors import escape
+
 if TYPE_CHECKING:
     import duckdb
 
@@ -88,7 +90,7 @@ class _Line:
         self._thread.start()
 
     def __call__(self, words: str) -> None:
-        self._words = words
+        self._words = escape(words)  # a name of a tensor, or of a file, would be obeyed by the terminal
 
     def reading(self, con: duckdb.DuckDBPyConnection) -> None:
         # It keeps count only when it is told to; what it would print itself is not wanted.
