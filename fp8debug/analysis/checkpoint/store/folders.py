@@ -85,13 +85,16 @@ def nothing_in(folder: Path, found: Listing) -> str:
 
 
 def nothing_at(path: Path) -> str:
-    """A sentence about a path where nothing is."""
+    """A sentence about a path where nothing is, or something else than a file or a folder."""
+    if os.path.lexists(path):
+        what = "a link to nothing" if path.is_symlink() and not path.exists() else "neither a file nor a folder"
+        return f"{short(str(path))} is {what}; {_EXPECTED}"
     try:
         names = os.listdir(path.parent)
     except (OSError, ValueError):
         names = []
     near = nearest(path.name, names)
-    hint = f"did you mean {' or '.join(str(path.parent / name) for name in near)}? " if near else ""
+    hint = f"did you mean {' or '.join(short(str(path.parent / name)) for name in near)}? " if near else ""
     return f"no such file or folder on this machine: {short(str(path))}; {hint}{_EXPECTED}"
 
 
