@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
@@ -70,6 +71,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     put(folder / "inverted", right | norms | {scale: 1 / right[scale]}, CONFIG)
     put(folder / "bf16", {name: one.bfloat16() for name, one in (master | norms).items()})
     put(folder / "pair", {"a": right[f"{NAMES[0]}.weight"], "a_scale": torch.tensor(0.5)})
+    os.mkfifo(folder / "pipe")
+    (folder / "gone").symlink_to("nothing")
     return folder
 
 
@@ -152,6 +155,11 @@ def test_headers_only(ask: Ask) -> None:
     found = json.loads(ask("fp8", "--headers-only", "--json"))
     assert found["facts"]["codes"] == {}
     assert len(found["facts"]["scales"]) == 9
+    assert found["headers_only"] is True
+    for checkpoint in ("fp8", "bf16"):
+        told = " ".join(ask(checkpoint, "--headers-only").split())
+        assert "; only headers and scales were read, no codes and no weights" in told
+    assert "only headers" not in ask("fp8")
 
 
 @pytest.mark.parametrize(
@@ -164,6 +172,12 @@ def test_headers_only(ask: Ask) -> None:
         (["fp8", "--json", "--html", "x"], 2, "expected one of them"),
         (["fp8", "--reference", "nowhere"], 1, "nowhere"),
         (["fp8", "--run", "nowhere"], 1, "nowhere"),
+        (["fp8", "--run", "bf16"], 2, "give it with --reference"),
+        (["fp8", "--headers-only", "--reference", "bf16"], 2, "expected one of them"),
+        (["fp8", "--html", "pipe"], 2, "- for standard output"),
+        (["pipe"], 1, "pipe is neither a file nor a folder"),
+        (["gone"], 1, "gone is a link to nothing"),
+        (["n" * 5000], 1, "File name too long"),
     ],
 )
 def test_what_is_refused(ask: Ask, arguments: list[str], code: int, words: str) -> None:

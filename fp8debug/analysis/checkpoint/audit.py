@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from fp8debug.analysis.checkpoint.asked import check_asked, is_run
 from fp8debug.analysis.checkpoint.checks import CHECKS
 from fp8debug.analysis.checkpoint.checks.consumer import consumer_named
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject, findings_of
@@ -28,7 +31,6 @@ from fp8debug.analysis.checkpoint.reference import (
 from fp8debug.analysis.checkpoint.reference.upheld import upheld
 from fp8debug.analysis.checkpoint.store import Store, open_store
 from fp8debug.analysis.displayed import Displayed
-from fp8debug.rundir import RunDir
 
 AUDIT_VERSION = 1
 """Of the JSON object that `--json` prints."""
@@ -54,6 +56,8 @@ class Audit(Displayed):
     """What could not be read, and what was left out."""
     three_way: ThreeWay | None = None
     """Where there are several references: every two of all, and which step lost something."""
+    headers_only: bool = False
+    """Whether codes and weights were not read."""
 
     @property
     def n_errors(self) -> int:
@@ -61,6 +65,7 @@ class Audit(Displayed):
         return sum(finding.severity == "error" for finding in self.findings)
 
 
+@np.errstate(all="ignore")  # numbers of a strange file overflow; what comes of them is counted as infinite and NaN
 def audit_checkpoint(
     path: str | Path,
     references: Sequence[str | Path] = (),
@@ -89,19 +94,20 @@ def audit_checkpoint(
 
     Raises:
         Fp8DebugError: it cannot be read.
-        UsageError: it can be read in several ways, or an option names something unknown.
+        UsageError: it can be read in several ways, or an option names something unknown or contradicts another.
     """
+    check_asked(path, references, run, dialect, headers_only)
     tp = checked_tp(tp)
     if consumer is not None:
         consumer_named(consumer)  # before anything is read
-    if RunDir(path).exists():
+    if is_run(path):
         store, convention, weights = pair_of_run(path)
         theirs = (weights, Convention(None, "", "", (), plain=tuple(weights.tensors)))
         subject = _measured(store, convention, tp, consumer, valid_rows, headers_only, None, told)
         compared = [compare_opened(subject, theirs, f"the weights of {path}", told)] if weights.tensors else []
         return _audit(path, subject, compared)
+    told("reading headers")
     with open_store(path) as store:
-        told("reading headers")
         convention = read_convention(store, dialect)
         subject = _measured(store, convention, tp, consumer, valid_rows, headers_only, run, told)
         compared = [compare_with(subject, reference, told) for reference in references]
@@ -111,7 +117,7 @@ def audit_checkpoint(
         if run is not None:
             told(f"comparing with {run}")
             compared.append(compare_with_run(subject, run))
-        return _audit(path, subject, compared, three_way)
+        return replace(_audit(path, subject, compared, three_way), headers_only=headers_only)
 
 
 def _measured(
@@ -125,7 +131,7 @@ def _measured(
     told: Told,
 ) -> Subject:
     """What checks look at."""
-    facts = scales_only(store, convention) if headers_only else measure(store, convention, told)
+    facts = scales_only(store, convention, told) if headers_only else measure(store, convention, told)
     ran = None if run is None else precision_of_run(run, modules_of(convention))
     return Subject(store, convention, facts, tuple(tp), consumer, valid_rows, ran)
 

@@ -22,6 +22,7 @@ def checkpoint_json(audit: Audit) -> str:
         "audit_version": AUDIT_VERSION,
         "fp8debug_version": __version__,
         "path": audit.path,
+        "headers_only": audit.headers_only,
         "n_errors": audit.n_errors,
         "n_findings": len(audit.findings),
         "findings": [{"message": one.message, **asdict(one)} for one in audit.findings],

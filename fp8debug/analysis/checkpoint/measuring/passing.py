@@ -8,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
+
 from fp8debug.analysis.checkpoint.facts import CodeFacts, Facts, PlainFacts
 from fp8debug.analysis.checkpoint.measuring.codes import can_count, measure_codes
 from fp8debug.analysis.checkpoint.measuring.plain import can_measure, measure_plain
@@ -56,16 +58,23 @@ def measure(
     return Facts(_results(of_codes), _results(of_scales), _results(of_plain))
 
 
-def scales_only(store: Store, convention: Convention) -> Facts:
+def scales_only(store: Store, convention: Convention, told: Callable[[str], None] = lambda words: None) -> Facts:
     """Facts of the scales alone: what headers and a few bytes tell.
+
+    Args:
+        store: the checkpoint.
+        convention: how it is read.
+        told: called with how far it is.
 
     Raises:
         Fp8DebugError: a file has changed or ends too early.
     """
-    progress = Progress(1)
-    scales = {
-        name: measure_scale(store, scale, owner, progress) for name, (scale, owner) in _scales_of(convention).items()
-    }
+    wanted = _scales_of(convention)
+    progress = Progress(sum(n_bytes_of(store.tensors[name]) for name in wanted), "scales")
+    scales = {}
+    for name, (scale, owner) in wanted.items():
+        told(progress.words())
+        scales[name] = measure_scale(store, scale, owner, progress)
     no_codes: dict[str, CodeFacts] = {}
     no_plain: dict[str, PlainFacts] = {}
     return Facts(no_codes, scales, no_plain)
@@ -89,7 +98,8 @@ class _Workers:
     """Threads that measure, while the caller's thread tells how far they are."""
 
     def __init__(self, threads: int, progress: Progress, told: Callable[[str], None]) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fp8debug-measure")
+        quiet = partial(np.seterr, all="ignore")  # threads do not inherit what the caller has set
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fp8debug-measure", initializer=quiet)
         self._progress, self._told = progress, told
         self._given: list[Future[object]] = []
 

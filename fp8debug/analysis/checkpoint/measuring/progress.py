@@ -14,9 +14,11 @@ class Progress:
 
     Args:
         n_bytes: of all that will be read.
+        what: is read.
     """
 
-    def __init__(self, n_bytes: int) -> None:
+    def __init__(self, n_bytes: int, what: str = "tensors") -> None:
+        self._what = what
         self._n_bytes = n_bytes
         self._done = 0
         self._lock = threading.Lock()
@@ -40,7 +42,7 @@ class Progress:
     def words(self) -> str:
         """`reading tensors: 43 % of 12.3 GB`."""
         share = 100 if self._n_bytes == 0 else 100 * self._done // self._n_bytes
-        return f"reading tensors: {share} % of {_size(self._n_bytes)}"
+        return f"reading {self._what}: {share} % of {_size(self._n_bytes)}"
 
 
 def _size(n_bytes: int) -> str:

@@ -71,7 +71,8 @@ def _median(finite: Float32Array, counts: Int64Array) -> float | None:
     if not finite.size:
         return None
     if finite.size == counts.sum():
-        return float(np.median(finite[:: 1 + finite.size // _MEDIAN_OF]))
+        part = finite[:: 1 + finite.size // _MEDIAN_OF]
+        return float(np.median(part.astype(np.float64)))  # the mean of two of 3e38 is no infinity
     order = np.argsort(finite)
     reached = np.cumsum(counts[order])
     return float(finite[order[np.searchsorted(reached, (reached[-1] + 1) // 2)]])
