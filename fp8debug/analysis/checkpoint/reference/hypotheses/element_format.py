@@ -6,16 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fp8debug.analysis.checkpoint.numbers import unpacked
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
-from fp8debug.analysis.checkpoint.reference.hypotheses.sums import finite
+from fp8debug.analysis.checkpoint.reference.hypotheses.sums import applied, finite
+from fp8debug.analysis.checkpoint.reference.hypotheses.transposed import transposed
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, try_reading
-from fp8debug.analysis.checkpoint.store import n_bytes_of
 from fp8debug.formats import FORMATS, Float32Array, Format, decode
 
 _EIGHT_BITS = ("E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ")
 _SIX_BITS = ("E2M3", "E3M2")
-_MOST_TRANSPOSED_BYTES = 1 << 28
+_MUCH_LESS = 0.25
 _FEWEST_CODES = 16
 """Fewer different ones may be those of any format."""
 
@@ -44,14 +43,14 @@ def other_formats(evidence: Evidence) -> Iterator[Trial]:
 
 
 def other_orders(evidence: Evidence) -> Iterator[Trial]:
-    """Halves of bytes exchanged, or packed in halves of a line; a square matrix transposed."""
+    """Halves of bytes exchanged, in all lines or in some, or packed in halves of a line; a square matrix transposed."""
     if evidence.quantised is not None and evidence.quantised.is_packed:
         for name, message, codes in _packings(evidence.codes):
             yield from _tried(evidence, name, message, codes, evidence.fmt)
-    transposed = _transposed(evidence)
-    if transposed is not None:
-        words = f"the matrix{' of the codes' if evidence.fmt else ''} is stored transposed"
-        yield from _tried(evidence, "transposed", words, transposed, evidence.fmt)
+        found = _swapped_in_lines(evidence)
+        if found is not None:
+            yield from _tried(evidence, "nibble_order", *found, evidence.fmt)
+    yield from transposed(evidence)
 
 
 def _name(read: Format, written: Format) -> str:
@@ -110,21 +109,23 @@ def _packings(codes: Float32Array) -> Iterator[tuple[str, str, Float32Array]]:
     yield "packing", "a byte holds a code of the second half of a line (low) and one of its first half (high)", other
 
 
-def _transposed(evidence: Evidence) -> Float32Array | None:
-    """The sampled lines of the codes' transposed matrix, where it has the same shape."""
-    quantised, pair = evidence.quantised, evidence.pair
-    shape = pair.tensor.shape
-    if len(shape) != 2 or shape[0] != shape[1] or pair.lines != shape[0]:
+def _swapped_in_lines(evidence: Evidence) -> tuple[str, Float32Array] | None:
+    """Lines in which the other order fits, exchanged there alone; None: there are none, or all are so."""
+    pairs = evidence.codes.reshape(len(evidence.codes), -1, 2)
+    swapped = np.ascontiguousarray(pairs[:, :, ::-1]).reshape(evidence.codes.shape)
+    as_is, other = (
+        np.einsum("ij,ij->i", left, left, dtype=np.float64)
+        for left in (evidence.x - evidence.values, evidence.x - applied(swapped, evidence.factors))
+    )
+    fits = other < _MUCH_LESS * as_is
+    n = int(np.count_nonzero(fits))
+    if n in (0, len(fits)):
         return None
-    if evidence.is_whole:
-        return np.ascontiguousarray(evidence.codes.T)
-    if quantised is None or n_bytes_of(pair.store.tensors[quantised.name]) > _MOST_TRANSPOSED_BYTES:
-        return None
-    columns = [
-        (unpacked(raw, quantised.is_high_first) if quantised.is_packed else raw)[:, evidence.lines]
-        for _, raw in pair.store.bands(quantised.name, lines=quantised.lines)
-    ]
-    return decode(np.ascontiguousarray(np.concatenate(columns).T), FORMATS[quantised.fmt])
+    words = (
+        f"the two codes of each byte stand in the other order in {n:,} of {len(fits):,} lines"
+        f"{'' if evidence.is_whole else ' that were looked at'}, the first of them {int(evidence.lines[fits][0]):,}"
+    )
+    return words, np.where(fits[:, None], swapped, evidence.codes)
 
 
 def _tried(
