@@ -11,6 +11,8 @@ from fp8debug.formats import FORMATS
 
 UNEXPLAINED = ("unexplained", "different_weights", "other_values", "all_zero")
 """Names of hypotheses that say that there is none."""
+_NO_FACTOR = ("one_added", "element_order")
+_LEAST_COSINE = 0.9
 
 
 def sentence(
@@ -94,10 +96,17 @@ def factor_of(tensor: ComparedTensor) -> float | None:
     """By how much the values are too large, where that is one number."""
     if tensor.hypotheses and tensor.hypotheses[0].factor is not None:
         return tensor.hypotheses[0].factor
+    if tensor.hypotheses and tensor.hypotheses[0].name in _NO_FACTOR:
+        return None
     low, high = tensor.block_gain_min, tensor.block_gain_max
-    if tensor.gain is None or low is None or high is None or low <= 0 or high / low > 1.2:
+    if tensor.gain is None or low is None or high is None or low <= 0 or high / low > 1.2 or _is_unlike(tensor):
         return None
     return tensor.gain
+
+
+def _is_unlike(tensor: ComparedTensor) -> bool:
+    """Whether its values are no multiple of the reference's, not even about."""
+    return tensor.cosine is not None and abs(tensor.cosine) < _LEAST_COSINE
 
 
 def numbers_of(tensor: ComparedTensor) -> dict[str, float | int | str | None]:

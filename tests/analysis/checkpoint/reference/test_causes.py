@@ -58,3 +58,55 @@ def test_a_scale_that_does_not_fit_is_named_beside_the_ones_needed(written: Writ
     assert f"No scale is applied to its codes: {NAME}_scale_inv [3, 5] does not fit them." in message
     span = f"{amax.min() / 448:.3g} to {amax.max() / 448:.3g}"
     assert f"a factor for each block of 128 x 128, {span}: the largest value of the reference there / 448" in message
+
+
+def test_a_plain_tensor_has_no_scale_that_could_be_wrong(written: Written) -> None:
+    norm, matrix = 1 + 0.1 * normal(256), normal(256, 256)
+    reference = {"norm.weight": ("BF16", norm), "fc.weight": ("BF16", matrix)}
+
+    def cause(name: str, ours: Array) -> CheckPlace:
+        return said(written, reference | {name: ("BF16", ours)}, reference)[name]
+
+    times = cause("fc.weight", matrix * 1.37)
+    assert times.numbers["hypothesis"] == "plain_factor" and times.factor is not None
+    assert abs(times.factor / 1.37 - 1) < 1e-3 and "it has no scale" in times.message
+    for by, words in ((-1, "smaller by 1: this is w, the reference 1 + w"), (1, "larger by 1: this is 1 + w")):
+        place = cause("norm.weight", norm.astype(ml_dtypes.bfloat16).astype(np.float32) + by)
+        assert (place.numbers["hypothesis"], place.factor) == ("one_added", None) and words in place.message
+    order = cause("norm.weight", norm[::-1].copy())
+    assert order.numbers["hypothesis"] == "element_order" and order.factor is None
+    assert cause("fc.weight", matrix.T.copy()).numbers["hypothesis"] == "transposed"
+    assert cause("fc.weight", normal(256, 256, seed=1)).numbers["hypothesis"] == "different_weights"
+
+
+def test_rows_of_the_other_rotary_layout(written: Written) -> None:
+    x, bias = normal(256, 96), normal(256, seed=1)
+    halves = np.arange(256).reshape(4, 32, 2).swapaxes(1, 2).reshape(-1)  # 0, 2, ..., 62, 1, 3, ..., 63 of each 64
+    name = "layers.0.self_attn.q_proj"
+    reference = {f"{name}.weight": ("F32", x), f"{name}.bias": ("F32", bias)}
+    for order, shown in ((halves, "0, 2, ..., 1, 3, ..."), (np.argsort(halves), "0, 32, 1, 33, ...")):
+        scale = np.abs(x).max(1, keepdims=True) / np.float32(448)
+        tensors = {
+            f"{name}.weight": ("F8_E4M3", quantised(x, scale)[order]),
+            f"{name}.weight_scale": ("F32", scale[order]),
+            f"{name}.bias": ("F32", bias[order]),
+        }
+        places = said(written, tensors, reference)
+        assert {place.numbers["hypothesis"] for place in places.values()} == {"rotary_order"} and len(places) == 2
+        assert f"rows are the reference's in the order {shown} within each head of 64" in (
+            places[f"{name}.weight"].message
+        )
+    shuffled = np.random.default_rng(0).permutation(256)
+    tensors = {f"{name}.weight": ("F32", x[shuffled]), f"{name}.bias": ("F32", bias)}
+    (place,) = said(written, tensors, reference).values()
+    assert place.numbers["hypothesis"] == "line_order"
+
+
+def test_a_block_quantised_matrix_that_is_stored_transposed(written: Written) -> None:
+    x = normal(256, 256) * np.repeat([1, 4], 128).astype(np.float32)
+    scale = np.abs(x).reshape(2, 128, 2, 128).max((1, 3)) / np.float32(448)
+    codes = quantised(x, np.repeat(np.repeat(scale, 128, 0), 128, 1)).T
+    for grid, words in ((scale.T, "stored transposed, and its scales with it"), (scale, "its scales are not")):
+        tensors = {NAME: ("F8_E4M3", codes), f"{NAME}_scale_inv": ("F32", grid)}
+        place = said(written, tensors, {NAME: ("F32", x)})[NAME]
+        assert place.numbers["hypothesis"] == "transposed" and words in place.message

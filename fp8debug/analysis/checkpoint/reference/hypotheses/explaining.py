@@ -22,6 +22,8 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.line_order import other_o
 from fp8debug.analysis.checkpoint.reference.hypotheses.no_scale import without_scale
 from fp8debug.analysis.checkpoint.reference.hypotheses.own_scales import became_of_scales
 from fp8debug.analysis.checkpoint.reference.hypotheses.parts import joined_parts
+from fp8debug.analysis.checkpoint.reference.hypotheses.plain import of_plain
+from fp8debug.analysis.checkpoint.reference.hypotheses.rotary import rotated
 from fp8debug.analysis.checkpoint.reference.hypotheses.rounding import other_rounding
 from fp8debug.analysis.checkpoint.reference.hypotheses.scale_reading import bytes_as_other_numbers, used_wrongly
 from fp8debug.analysis.checkpoint.reference.hypotheses.second_level import missing
@@ -35,7 +37,7 @@ Family = Callable[[Evidence], Iterable[Trial]]
 FAMILIES: tuple[Family, ...] = (
     other_formats, other_orders, bytes_as_other_numbers, used_wrongly, missing, one_factor, other_places, other_sizes,
     scales_of_others, became_of_scales, few_are_off, clipped, other_rounding, rounded_before, rounded_once,
-    joined_parts, columns.folded_factors, finer_or_coarser, other_order, columns.other_order,
+    joined_parts, columns.folded_factors, finer_or_coarser, other_order, columns.other_order, rotated, of_plain,
 )  # fmt: skip
 """All families; of two that explain as much with as few numbers fitted, the one of the earlier family is told first."""
 MOST_TOLD = 4
