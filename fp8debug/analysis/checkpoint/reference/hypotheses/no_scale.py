@@ -31,6 +31,8 @@ def without_scale(evidence: Evidence) -> Iterator[Trial]:
     quantised = evidence.quantised
     if quantised is None or quantised.grid_scale is not None or evidence.fmt is None:
         return
+    if evidence.same_codes(evidence.factors) >= _SAME_CODES:
+        return  # the codes are the values: it is not a scale that they lack
     partitions = _partitions(evidence)
     for size, cells in partitions:
         amax = _amax(evidence, cells, size)
