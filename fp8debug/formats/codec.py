@@ -68,21 +68,23 @@ def encode(x: Float32Array, fmt: Format, *, saturate: bool = True) -> Uint8Array
     """
     if fmt.is_scale:
         return encode_e8m0(x, saturate=saturate)
-    signed = fake_quantize(x, fmt)
-    rounded, negative, nan = np.abs(signed), np.signbit(signed), np.isnan(x)
-    normal = rounded >= np.float32(fmt.min_normal)
-    shift = _F32_MANTISSA_BITS - fmt.mantissa_bits
-    rebias = (_F32_BIAS - fmt.bias) << fmt.mantissa_bits
-    from_bits = (rounded.view(np.uint32) >> np.uint32(shift)).astype(np.int32) - np.int32(rebias)
-    with np.errstate(invalid="ignore"):  # NaN to integer: replaced below
-        from_steps = (rounded * np.float32(1 / fmt.min_subnormal)).astype(np.int32)
-    codes = np.where(normal, from_bits, from_steps)
+    signed = np.atleast_1d(fake_quantize(x, fmt))
+    negative, nan = (signed.view(np.uint32) >> np.uint32(31)).astype(np.uint8), np.isnan(signed)
+    magnitude = np.abs(signed)
+    # A subnormal on top of the smallest normal number has its steps where a normal one has its mantissa.
+    subnormal = magnitude < np.float32(fmt.min_normal)
+    magnitude += subnormal * np.float32(fmt.min_normal)
+    codes = (magnitude.view(np.uint32) >> np.uint32(_F32_MANTISSA_BITS - fmt.mantissa_bits)).astype(np.uint8)
+    # Bits beyond the lowest eight are those of float32's bias: dropped, and the rest subtracted in bytes.
+    codes -= np.uint8(((_F32_BIAS - fmt.bias) << fmt.mantissa_bits) & 0xFF)
+    codes -= subnormal.view(np.uint8) << np.uint8(fmt.mantissa_bits)
     if not saturate:
-        codes = np.where(overflows(x, fmt), fmt.beyond_code, codes)
-    codes = np.where(nan, fmt.nan_code, codes)
+        codes[np.atleast_1d(overflows(x, fmt))] = fmt.beyond_code
+    codes[nan] = fmt.nan_code
     if not fmt.has_nan:
-        negative &= ~nan
-    return (codes | np.where(negative, fmt.sign_bit, 0)).astype(np.uint8)
+        negative[nan] = 0
+    codes |= negative * np.uint8(fmt.sign_bit)
+    return codes.reshape(x.shape)[()]  # a scalar of a scalar
 
 
 def decode(codes: Uint8Array, fmt: Format) -> Float32Array:
