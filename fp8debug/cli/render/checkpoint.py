@@ -49,9 +49,9 @@ def _told(audit: Audit) -> str:
     parts = [count(counted[severity], severity) for severity in ("error", "warning") if counted[severity]]
     if parts:
         return listed(parts)
+    if audit.convention.unknown and not audit.convention.quantised:
+        return "no codes that are known here, and names that are not understood; no error and no warning"
     if audit.convention.dialect is None:
-        if audit.convention.unknown:
-            return "no codes that are known here, and names that are not understood; no error and no warning"
         return "nothing in it is quantised; no error and no warning"
     alone = (
         ""

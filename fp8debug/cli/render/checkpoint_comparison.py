@@ -40,7 +40,7 @@ def comparison_sentences(comparison: Comparison) -> Iterator[str]:
     yield f"{count(len(comparison.tensors), 'tensor')} compared: {counted}."
     yield from map(with_full_stop, comparison.notes)
     for names, words in ((comparison.missing, "not in the reference"), (comparison.extra, "only in the reference")):
-        if names:
+        if names and comparison.kind != "reference":  # notes of references tell it
             yield f"{count(len(names), 'tensor')} {words}: {some(names)}."
 
 

@@ -22,6 +22,7 @@ from fp8debug.analysis.checkpoint.records import Misfit, Scale
 from fp8debug.errors import UsageError, escape
 
 MX_BLOCK: Pair = (1, 32)
+NV_BLOCK: Pair = (1, 16)
 _ENCODINGS = {"F8_E4M3": "E4M3", "F8_E5M2": "E5M2", "F8_E8M0": "E8M0", "U8": "E8M0"}
 _HALVES = ("gate_up_proj", "gate_up", "w13", "w1w3")
 """Parameters that are two layers in one."""
@@ -68,7 +69,7 @@ class Applier:
         fit = self._settled(one, fit)
         self._tell(one, fit)
         return Scale(
-            one.scale.name, one.spelling.kind, _ENCODINGS.get(one.scale.dtype, one.scale.dtype), one.scale.shape,
+            one.scale.name, one.spelling.kind, _encoding(one, fit), one.scale.shape,
             one.spelling.divides, fit.layout, fit.block, fit.is_transposed, one.module, fit.is_swizzled,
         )  # fmt: skip
 
@@ -150,7 +151,10 @@ class Applier:
     def _tell(self, one: Pairing, fit: Fit) -> None:
         tail, name = one.spelling.tail.replace("{param}", "weight"), one.scale.name
         if one.scale.dtype == "U8":
-            self._notes.add(tail, "U8 taken as E8M0: a byte b is the scale 2^(b - 127), and 255 is NaN", name)
+            words = "a byte b is the scale 2^(b - 127), and 255 is NaN"
+            if _encoding(one, fit) == "E4M3":
+                words = "blocks of 16 columns are those of NVFP4"
+            self._notes.add(tail, f"U8 taken as {_encoding(one, fit)}: {words}", name)
         if fit.block is not None and one.param in _HALVES and fit == fit_halves(one.shape, one.scale.shape):
             self._notes.add(tail, "one number for each half of the lines taken", name)
         elif fit.block is not None and len(one.shape) == 3 and fit.block == (one.shape[1], 1):
@@ -177,6 +181,13 @@ class Applier:
 
 def _misfit(one: Pairing, why: str, expected: tuple[tuple[int, ...], ...]) -> Misfit:
     return Misfit(one.tensor, one.scale.name, one.scale.shape, expected, f"Not applied: {why}.")
+
+
+def _encoding(one: Pairing, fit: Fit) -> str:
+    """What the numbers of a scale are; bytes without a format are E4M3 in the blocks of NVFP4, else exponents."""
+    if one.scale.dtype == "U8" and fit.block == NV_BLOCK:
+        return "E4M3"
+    return _ENCODINGS.get(one.scale.dtype, one.scale.dtype)
 
 
 def _chosen_block(ones: Sequence[Pairing]) -> Pair | None:

@@ -215,6 +215,13 @@ def test_two_levels_of_modelopt_both_multiply(read: Reader) -> None:
     assert convention.assumptions == () and convention.unknown == () and convention.orphan_scales == ()
 
 
+def test_scales_of_nvfp4_that_are_stored_as_bytes(read: Reader) -> None:
+    raw, scales = codes(4, 16), codes(4, 2)
+    got = read({"a.weight": ("U8", raw), "a.weight_scale": ("U8", scales), "a.weight_scale_2": ("F32", np.array(0.5))})
+    assert got["a.weight"].scales[0].encoding == "E4M3" and "U8 taken as E4M3" in got.said
+    np.testing.assert_array_equal(got.values["a.weight"], pairs(raw) * np.repeat(e4m3(scales), 16, 1) * 0.5)
+
+
 def test_stacked_experts_of_modelopt(read: Reader) -> None:
     """GPT-OSS and its like by the name of the parameter; those of Llama 4 are packed along the other axis."""
     packed, block = codes(2, 4, 16), codes(2, 4, 2)
