@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from fp8debug.analysis.checkpoint.reference import (
 from fp8debug.analysis.checkpoint.reference.upheld import upheld
 from fp8debug.analysis.checkpoint.store import Store, open_store
 from fp8debug.analysis.displayed import Displayed
+from fp8debug.analysis.run import Run, open_run
 
 AUDIT_VERSION = 1
 """Of the JSON object that `--json` prints."""
@@ -107,16 +109,16 @@ def audit_checkpoint(
         compared = [compare_opened(subject, theirs, f"the weights of {path}", told)] if weights.tensors else []
         return _audit(path, subject, compared)
     told("reading headers")
-    with open_store(path) as store:
+    with open_store(path) as store, nullcontext() if run is None else open_run(run) as opened:
         convention = read_convention(store, dialect)
-        subject = _measured(store, convention, tp, consumer, valid_rows, headers_only, run, told)
+        subject = _measured(store, convention, tp, consumer, valid_rows, headers_only, opened, told)
         compared = [compare_with(subject, reference, told) for reference in references]
         three_way = None
         if len(compared) > 1:
             three_way = compare_three_ways(str(path), [comparison for comparison, _ in compared], told)
-        if run is not None:
+        if opened is not None:
             told(f"comparing with {run}")
-            compared.append(compare_with_run(subject, run))
+            compared.append(compare_with_run(subject, opened))
         return replace(_audit(path, subject, compared, three_way), headers_only=headers_only)
 
 
@@ -127,7 +129,7 @@ def _measured(
     consumer: str | None,
     valid_rows: int | None,
     headers_only: bool,
-    run: str | Path | None,
+    run: Run | None,
     told: Told,
 ) -> Subject:
     """What checks look at."""

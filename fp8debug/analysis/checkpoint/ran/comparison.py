@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from fp8debug.analysis.checkpoint.checks.hit import Hit, Subject
 from fp8debug.analysis.checkpoint.ran.attention import cache_judged
@@ -18,7 +17,7 @@ from fp8debug.analysis.checkpoint.ran.recorded import (
 from fp8debug.analysis.checkpoint.ran.sampled import Sampled, judged, sample_plain, sample_quantised
 from fp8debug.analysis.checkpoint.records import CheckPlace, Quantised, Stored
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor, Comparison
-from fp8debug.analysis.run import Run, open_run
+from fp8debug.analysis.run import Run
 from fp8debug.errors import Fp8DebugError, some
 
 _OTHER_MAGNITUDE = 1.5
@@ -27,38 +26,37 @@ _OTHER_MAGNITUDE = 1.5
 Weight = Quantised | Stored
 
 
-def compare_with_run(subject: Subject, path: str | Path) -> tuple[Comparison, list[Hit]]:
+def compare_with_run(subject: Subject, run: Run) -> tuple[Comparison, list[Hit]]:
     """Hold a checkpoint against the weights that a run recorded last.
 
     Weights that were followed at fixed positions (those that GEMMs read in low precision) are compared there; of the
     others, which are recorded as counts of values, the magnitude is.
 
     Raises:
-        Fp8DebugError: there is no such run, or it has no weight in common with the checkpoint.
+        Fp8DebugError: it has no weight in common with the checkpoint.
     """
-    with open_run(path) as run:
-        weights = _weights(subject)
-        recorded = recorded_weights(run)
-        followed = sampled_layers(run)
-        matches = matched_layers([*recorded, *(layer for layer in followed if layer not in recorded)], list(weights))
-        cache_hits, cache_notes = cache_judged(subject, run)
-        if not matches and not cache_hits and not cache_notes:
-            raise Fp8DebugError(_nothing_in_common(path, recorded, followed, weights))
-        known = {layer: matches[layer] for layer in followed if layer in matches}
-        tensors, hits, notes = _at_positions(subject, run, known, weights)
-        rest = {layer: matches[layer] for layer in matches if layer in recorded and layer not in followed}
-        more, said = _by_magnitude(subject, recorded, rest, weights)
-        return (
-            Comparison(
-                reference=str(path),
-                kind="run",
-                tensors=tuple(tensors),
-                missing=tuple(weights[module].name for module in weights if module not in set(matches.values())),
-                extra=tuple(f"{layer} w" for layer in recorded if layer not in matches),
-                notes=(*_renamed(matches), *notes, *said, *cache_notes),
-            ),
-            hits + more + cache_hits,
-        )
+    weights = _weights(subject)
+    recorded = recorded_weights(run)
+    followed = sampled_layers(run)
+    matches = matched_layers([*recorded, *(layer for layer in followed if layer not in recorded)], list(weights))
+    cache_hits, cache_notes = cache_judged(subject, run)
+    if not matches and not cache_hits and not cache_notes:
+        raise Fp8DebugError(_nothing_in_common(run, recorded, followed, weights))
+    known = {layer: matches[layer] for layer in followed if layer in matches}
+    tensors, hits, notes = _at_positions(subject, run, known, weights)
+    rest = {layer: matches[layer] for layer in matches if layer in recorded and layer not in followed}
+    more, said = _by_magnitude(subject, recorded, rest, weights)
+    return (
+        Comparison(
+            reference=str(run.path),
+            kind="run",
+            tensors=tuple(tensors),
+            missing=tuple(weights[module].name for module in weights if module not in set(matches.values())),
+            extra=tuple(f"{layer} w" for layer in recorded if layer not in matches),
+            notes=(*_renamed(matches), *notes, *said, *cache_notes),
+        ),
+        hits + more + cache_hits,
+    )
 
 
 def _weights(subject: Subject) -> dict[str, Weight]:
@@ -144,15 +142,15 @@ def _renamed(matches: Mapping[str, str]) -> list[str]:
 
 
 def _nothing_in_common(
-    path: str | Path, recorded: Mapping[str, RecordedWeight], followed: tuple[str, ...], weights: Mapping[str, Weight]
+    run: Run, recorded: Mapping[str, RecordedWeight], followed: tuple[str, ...], weights: Mapping[str, Weight]
 ) -> str:
     layers = list(recorded) or list(followed)
     if not layers:
         return (
-            f"{path} has no record of a weight that is whole on a rank, so nothing can be compared with it; record w "
-            "too (--tensors x,w,dy), of a model that is not sharded"
+            f"{run.path} has no record of a weight that is whole on a rank, so nothing can be compared with it; "
+            "record w too (--tensors x,w,dy), of a model that is not sharded"
         )
     return (
-        f"no weight of {path} has the name of one in the checkpoint; got layers {some(layers)}, expected one of "
+        f"no weight of {run.path} has the name of one in the checkpoint; got layers {some(layers)}, expected one of "
         f"{some(list(weights)) or 'none: it has no matrices'}"
     )

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from fp8debug.analysis.checkpoint.ran.layers import matched_layers
 from fp8debug.analysis.checkpoint.records import Convention
-from fp8debug.analysis.run import open_run
+from fp8debug.analysis.run import Run
 
 
-def precision_of_run(path: str | Path, modules: Iterable[str]) -> Mapping[str, str]:
+def precision_of_run(run: Run, modules: Iterable[str]) -> Mapping[str, str]:
     """By module, what GEMMs of a run read of its weight: a format such as E4M3, or a dtype such as bfloat16.
 
     Modules that the run does not have are not in it. A layer that ever read codes counts as one that does.
     """
-    with open_run(path) as run:
-        rows = run.sql(
-            """
-            select layer, coalesce(max(payload_fmt(dtype)), arg_max(gemm_dtype, (segment, step))) as ran
-            from records
-            where tensor = 'w' and pass <> 'eval'
-            group by layer
-            order by min(seq)
-            """
-        ).fetchall()
+    rows = run.sql(
+        """
+        select layer, coalesce(max(payload_fmt(dtype)), arg_max(gemm_dtype, (segment, step))) as ran
+        from records
+        where tensor = 'w' and pass <> 'eval'
+        group by layer
+        order by min(seq)
+        """
+    ).fetchall()
     known = {layer: ran for layer, ran in rows if ran is not None}
     return {module: known[layer] for layer, module in matched_layers(known, modules).items()}
 
