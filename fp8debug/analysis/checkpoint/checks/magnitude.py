@@ -75,6 +75,8 @@ def _explained(subject: Subject, one: Weight, usual: float, factor: float) -> st
     if one.quantised is None or one.facts is None or one.quantised.grid_scale is None or not one.facts.rms_codes:
         return f", {times}"
     scale = one.quantised.grid_scale
+    if scale.encoding in _SECOND_LEVEL and all(level.kind != "tensor" for level in one.quantised.scales):
+        return f", {times}: its {scale.encoding} scales have no second level, one number for the tensor"
     numbers = subject.facts.scales.get(scale.name)
     inverted = one.facts.rms_codes**2 / one.rms
     if numbers is not None and numbers.median is not None and _may_be_exponents(numbers):
@@ -86,8 +88,6 @@ def _explained(subject: Subject, one: Weight, usual: float, factor: float) -> st
             )
     if _are_near(inverted, usual):
         return f", {times}: with {scale.name} inverted it would be {inverted:.2g}"
-    if scale.encoding in _SECOND_LEVEL and all(level.kind != "tensor" for level in one.quantised.scales):
-        return f", {times}: its {scale.encoding} scales have no second level, one number for the tensor"
     return f", {times}"
 
 

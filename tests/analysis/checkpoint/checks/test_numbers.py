@@ -349,7 +349,7 @@ def test_experts_that_are_used_beside_many_that_are_not(looked: Looked) -> None:
 def test_a_second_level_that_was_left_out(looked: Looked) -> None:
     layers = Layers()
     packed = RNG.integers(0, 256, (64, 32)).astype(np.uint8)
-    grid = RNG.integers(0x70, 0x7F, (64, 4)).astype(np.uint8)
+    grid = RNG.integers(0x50, 0x7F, (64, 4)).astype(np.uint8)  # as large as if it were inverted, too
     of = Scale("fc.weight_scale", "weight", "E4M3", grid.shape, False, "block", (1, 16), False, "fc")
     layers.tensors = {"fc.weight": ("U8", packed), of.name: ("F8_E4M3", grid)}
     layers.quantised = [Quantised("fc.weight", "fc", "E2M1", (64, 64), (of,), True)]

@@ -9,6 +9,7 @@ import numpy as np
 from fp8debug.analysis.checkpoint.records import Scale
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.sample import MOST_ELEMENTS
+from fp8debug.analysis.checkpoint.reference.hypotheses.siblings import copied_from
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import finite
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, try_reading
 from fp8debug.analysis.checkpoint.reference.hypotheses.wording import number, too_large
@@ -38,6 +39,8 @@ def missing(evidence: Evidence) -> Iterator[Trial]:
             continue
         factor = float(grid.reshape(-1)[0]) / second
         words = f"{_words(scale, stored, grid, amax, product)}: {too_large(factor)}"
+        other = copied_from(evidence, stored[0]) if stored else None
+        words += f"; {escape(other)} holds the same number" if other else ""
         name, rank = ("wrong_second_level", 2) if stored else ("missing_second_level", 0)
         found = try_reading(evidence, Reading(name, words, evidence.factors / np.float32(factor), rank=rank))
         if found is not None:
