@@ -125,7 +125,10 @@ def _with_causes(found: Match, tensor: ComparedTensor, store: Store, reference_s
 def _with_place(
     found: Match, tensor: ComparedTensor, matches: Sequence[Match], store: Store, reference_store: Store
 ) -> ComparedTensor:
-    """The tensor with the name that it belongs under, where it is nothing like the one that it stands under."""
+    """The tensor with the name that it or its scale belongs under, where it is nothing like the one it stands under."""
+    from fp8debug.analysis.checkpoint.reference.owners import with_owner  # as in _explained
+
+    tensor = with_owner(found, tensor, matches, store, reference_store)
     if tensor.verdict != "different" or tensor.cosine is None or abs(tensor.cosine) > _UNLIKE:
         return tensor
     known = tensor.hypotheses[0].name if has_cause(tensor) else None

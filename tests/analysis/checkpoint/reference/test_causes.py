@@ -110,3 +110,24 @@ def test_a_block_quantised_matrix_that_is_stored_transposed(written: Written) ->
         tensors = {NAME: ("F8_E4M3", codes), f"{NAME}_scale_inv": ("F32", grid)}
         place = said(written, tensors, {NAME: ("F32", x)})[NAME]
         assert place.numbers["hypothesis"] == "transposed" and words in place.message
+
+
+def test_a_scale_is_told_whose_it_is(written: Written) -> None:
+    q, k = "layers.1.self_attn.q_proj.weight", "layers.1.self_attn.k_proj.weight"
+    values = {q: normal(256, 256), k: 0.5 * normal(256, 256, seed=1)}
+    scales = {name: np.abs(x).max() / np.float32(448) for name, x in values.items()}
+    reference = {name: ("F32", x) for name, x in values.items()}
+    codes = {name: ("F8_E4M3", quantised(x, scales[name])) for name, x in values.items()}
+
+    def cause(of_q: Array, of_k: Array) -> CheckPlace:
+        return said(written, codes | {f"{q}_scale": ("F32", of_q), f"{k}_scale": ("F32", of_k)}, reference)[k]
+
+    copied = cause(scales[q], scales[q])
+    assert copied.numbers["hypothesis"] == "copied_scale" and copied.factor is not None
+    assert abs(copied.factor * scales[k] / scales[q] - 1) < 1e-3
+    assert f"{k}_scale holds the same number as {q}_scale and does not belong to these codes" in copied.message
+    moved = cause(np.float32(1), scales[q])  # where q has lost it
+    assert moved.numbers["hypothesis"] == "copied_scale"
+    assert f"it is what {q} needs: its largest value in the reference / 448" in moved.message
+    stale = cause(scales[q], scales[q] * np.float32(1.3))
+    assert stale.numbers["hypothesis"] == "stale" and q not in stale.message

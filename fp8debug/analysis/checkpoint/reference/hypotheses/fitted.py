@@ -9,15 +9,18 @@ import numpy as np
 from fp8debug.analysis.checkpoint.reference.compared import Hypothesis
 from fp8debug.analysis.checkpoint.reference.hypotheses.cells import ratio
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
+from fp8debug.analysis.checkpoint.reference.hypotheses.siblings import copied_from
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import square_sum
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Reading, Trial, fitted_share, try_reading
 from fp8debug.analysis.checkpoint.reference.hypotheses.wording import (
+    OF_OTHER_WEIGHTS,
     cell_noun,
     each_cell,
     gain_range,
     number,
     too_large,
 )
+from fp8debug.errors import escape
 
 _OTHER_WEIGHTS_COSINE = 0.98
 """Below it, no rounding to 8 bits accounts for what no factor takes away."""
@@ -30,10 +33,7 @@ def fitted_factors(evidence: Evidence) -> Iterator[Trial]:
     """One factor that puts everything right without being that of a known mistake; else one for each block."""
     best = evidence.best_factor
     if best > 0 and np.isfinite(best):
-        words = (
-            f"{too_large(1 / best)}: no known mistake has this factor; a scale of other weights, such as those of an "
-            "earlier step, would do this"
-        )
+        words = f"{too_large(1 / best)}: no known mistake has this factor; {_whose(evidence)}"
         found = try_reading(evidence, Reading("stale", words, evidence.factors * np.float32(best), freedom=1))
         if found is not None:
             yield found
@@ -50,6 +50,14 @@ def fitted_factors(evidence: Evidence) -> Iterator[Trial]:
     found = try_reading(evidence, Reading("other_scales", words, factors, freedom=cells.n))
     if found is not None:
         yield found
+
+
+def _whose(evidence: Evidence) -> str:
+    scale = evidence.quantised.grid_scale if evidence.quantised else None
+    other = None if scale is None else copied_from(evidence, scale)
+    if scale is None or other is None:
+        return OF_OTHER_WEIGHTS
+    return f"{escape(scale.name)} holds the same as {escape(other)}"
 
 
 def nothing_known(evidence: Evidence) -> Hypothesis:

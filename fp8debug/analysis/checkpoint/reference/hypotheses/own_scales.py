@@ -8,19 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from fp8debug.analysis.checkpoint.records import Scale
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
-from fp8debug.analysis.checkpoint.reference.hypotheses.siblings import copied_from
+from fp8debug.analysis.checkpoint.reference.hypotheses.siblings import are_near, copied_from
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import (
     Reading,
     Trial,
     tolerance,
     try_reading,
 )
-from fp8debug.analysis.checkpoint.reference.hypotheses.wording import cell_noun, each_cell, gains, number, too_large
+from fp8debug.analysis.checkpoint.reference.hypotheses.wording import (
+    OF_OTHER_WEIGHTS,
+    cell_noun,
+    each_cell,
+    gains,
+    number,
+    too_large,
+)
 from fp8debug.errors import escape
 from fp8debug.formats import BoolArray, Format
 from fp8debug.metrics import Float64Array
@@ -64,7 +72,7 @@ def became_of_scales(evidence: Evidence) -> Iterator[Trial]:
     if found is None:
         return
     name, message = found
-    rank = 2 if name in ("stale", "other_scales") or "wrong order" in message else 0
+    rank = 2 if name in ("stale", "other_scales", "copied_scale") or "wrong order" in message else 0
     scales = np.where(usable, own.scales, stored)
     freedom = int(usable.sum()) if own.is_fitted else 0
     trial = try_reading(evidence, Reading(name, message, evidence.cells.spread(scales), freedom=freedom, rank=rank))
@@ -117,10 +125,8 @@ def _relation(evidence: Evidence, stored: Float64Array, own: Float64Array, whose
     if is_even or (stored.size == 1 and stored[0] != 1):
         if whose.is_fitted:
             return None
-        return "stale", (
-            f"{too_large(float(np.median(quotient)))}: {name} does not belong to these codes, which were made with "
-            f"{whose.words}; {_whose(evidence, scale)}"
-        )
+        kind, words = _of_others(evidence, scale, whose, "stale")
+        return kind, f"{too_large(float(np.median(quotient)))}: {words}"
     if np.all(stored == stored[0]):
         return "lost_scales", _lost(evidence, float(stored[0]), name, made, stored.size)
     if bool(_powers_of_two(own).all()) and not whose.is_fitted and set(np.unique(quotient)) <= {0.5, 1.0, 2.0}:
@@ -134,17 +140,20 @@ def _relation(evidence: Evidence, stored: Float64Array, own: Float64Array, whose
         return "permuted_grid", f"{name} has the right numbers in the wrong order: {gains(evidence)}"
     if whose.is_fitted:
         return None
-    return "other_scales", (
-        f"{name} does not belong to these codes, which were made with {whose.words}: {gains(evidence)}; "
-        f"{_whose(evidence, scale)}"
-    )
+    kind, words = _of_others(evidence, scale, whose, "other_scales")
+    return kind, f"{words} ({gains(evidence)})"
 
 
-def _whose(evidence: Evidence, scale: Scale) -> str:
-    other = copied_from(evidence, scale)
+def _of_others(evidence: Evidence, scale: Scale, own: OwnScales, unknown: str) -> tuple[str, str]:
+    """The name of the hypothesis, and whose the stored numbers are, where that is known."""
+    other, name = copied_from(evidence, scale), escape(scale.name)
+    made = f"does not belong to these codes, which were made with {own.words}"
     if other is None:
-        return "a scale of other weights, such as those of an earlier step, would do this"
-    return f"{escape(other)} holds the same numbers"
+        return unknown, f"{name} {made}; {OF_OTHER_WEIGHTS}"
+    numbers = "numbers" if prod(scale.shape) > 1 else "number"
+    # One number may be that of a far layer by chance.
+    kind = "copied_scale" if prod(scale.shape) > 1 or are_near(scale.name, other) else unknown
+    return kind, f"{name} holds the same {numbers} as {escape(other)} and {made}"
 
 
 def _powers_of_two(values: Float64Array) -> BoolArray:

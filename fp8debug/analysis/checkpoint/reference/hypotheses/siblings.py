@@ -31,7 +31,10 @@ def scales_of_others(evidence: Evidence) -> Iterator[Trial]:
             grid = grid_of(quantised, scale, stored)
             if np.array_equal(grid, own, equal_nan=True):
                 continue
-            words = f"the codes belong to the scales of another layer, {escape(name)}: with these they are right"
+            words = (
+                f"the codes belong to the scale of another tensor, {escape(name)}: with it in the place of "
+                f"{escape(scale.name)} they are right"
+            )
             factors = evidence.factors_under({scale.name: grid})
             found = try_reading(evidence, Reading("other_layer", words, factors, needs_codes=np.unique(grid).size < 8))
             if found is not None:
@@ -52,6 +55,12 @@ def copied_from(evidence: Evidence, scale: Scale) -> str | None:
     if np.all(evidence.grids[scale.name] == 1):
         return None
     return next((name for name in near if np.array_equal(evidence.pair.store.whole(name), own)), None)
+
+
+def are_near(name: str, other: str) -> bool:
+    """Whether two scales are of one layer, or of the same part of layers next to each other."""
+    differing, apart, _ = _distance(name, other)
+    return differing == 1 and apart <= 1
 
 
 def _others(evidence: Evidence, scale: Scale) -> list[str]:

@@ -10,6 +10,9 @@ import numpy.typing as npt
 from fp8debug.analysis.checkpoint.reference.hypotheses.cells import ratio
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 
+OF_OTHER_WEIGHTS = "a scale of other weights, such as those of an earlier step, would do this"
+"""What is said of a scale that is nobody's, as far as is known."""
+
 
 def number(value: float) -> str:
     """Three significant digits, whole numbers and powers of two of some size as they are."""
