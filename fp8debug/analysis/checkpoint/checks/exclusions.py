@@ -23,6 +23,7 @@ def exclusions(subject: Subject) -> Iterator[Hit]:
     modules = matrices(subject)
     dialect = subject.convention.dialect
     excluded = PatternList(subject.convention.excluded, dialect)
+    excluded.prepare(one.module for one in modules)
     by_pattern = {one.module: excluded.whole(one.module) for one in modules} if excluded else {}
     yield from _stored_as_codes(modules, by_pattern)
     yield from _not_quantised(subject, modules, by_pattern)
@@ -52,6 +53,7 @@ def _not_quantised(
 ) -> Iterator[Hit]:
     """Matrices in high precision that nothing excludes, while other layers have theirs quantised."""
     targets = PatternList(subject.convention.targets, subject.convention.dialect)
+    targets.prepare(one.module for one in modules)
     names_layers = any(not one.is_class for one in targets.all)
     quantised = Counter((one.pattern, one.shape) for one in modules if one.is_codes)
     says = subject.convention.excluded or targets or _says_quantised(subject.store.configs)
@@ -138,6 +140,7 @@ def _ran_otherwise(subject: Subject, modules: Sequence[StoredAs]) -> Iterator[Hi
         yield Hit("ran_in_other_precision", CheckPlace(next(iter(subject.ran)), told), severity="note")
         return
     excluded = PatternList(subject.convention.excluded, subject.convention.dialect)
+    excluded.prepare(one.module for one in modules)
     for one in modules:
         ran = subject.ran.get(one.module)
         if ran is not None and one.is_codes != _is_narrow(ran):

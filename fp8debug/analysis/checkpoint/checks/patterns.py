@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from fnmatch import translate
 from typing import Literal
 
+from fp8debug.analysis.checkpoint.checks.matching_regex import Regex
+
 How = Literal["whole", "part"]
 """whole: the pattern names the module, or something that holds it | part: it ends within a word of it
 (`mlp.gate` in `mlp.gate_up_proj`), so that readers that compare texts take it for a match, and others do not."""
@@ -37,30 +39,39 @@ class Pattern:
         self.is_class = _CLASS.fullmatch(text) is not None
         self.is_broken = self.is_endless = False
         self._is_exact = dialect in _EXACT
-        self._regex: re.Pattern[str] | None = None
+        self._regex: Regex | None = None
         self._before_star = ""
         takes_regex = not self._is_exact and dialect not in _WILDCARDS
         if text.startswith("re:") or (takes_regex and _IS_REGEX.search(text)):
             self._regex = self._compiled(text.removeprefix("re:"))
         elif any(sign in text for sign in "*?[") and not self._is_exact:
-            self._regex = re.compile(translate(text))
+            self._regex = Regex(translate(text), is_quick=True)
             self._before_star = text[:-1] if text.endswith("*") and not set("*?[") & set(text[:-1]) else ""
         self.shown = f"`{text}`" if len(text) <= _LONGEST_SHOWN else f"`{text[:_LONGEST_SHOWN]} ...`"
         self.is_name = self._regex is None and not (self.is_class or self.is_broken or self.is_endless)
 
-    def _compiled(self, text: str) -> re.Pattern[str] | None:
-        self.is_endless = may_be_endless(text)
+    def _compiled(self, text: str) -> Regex | None:
+        self.is_endless = len(text) > _LONGEST
+        if self.is_endless:
+            return None
         try:
-            return None if self.is_endless else re.compile(text)
+            regex = Regex(text, may_be_endless=may_be_endless(text))
         except (re.error, RecursionError, OverflowError):
             self.is_broken = True
             return None
+        self.is_endless = regex.is_endless
+        return None if self.is_endless else regex
+
+    def prepare(self, modules: Iterable[str]) -> None:
+        """Match many modules at once, which `how` is asked for later."""
+        if self._regex is not None:
+            self._regex.prepare(modules)
 
     def how(self, module: str) -> How | None:
         """Whether it matches a module."""
         if self._regex is not None:
-            found = self._regex.match(module)
-            end = len(self._before_star) if self._before_star else found.end() if found else 0
+            found = self._regex.end(module)
+            end = len(self._before_star) if self._before_star else found or 0
             return None if found is None else "whole" if _is_border(module, end) else "part"
         if not self.is_name or not self.text.strip("."):
             return None
@@ -80,9 +91,9 @@ def _is_border(module: str, end: int) -> bool:
 def may_be_endless(regex: str) -> bool:
     """Whether matching may take exponential time: a group that repeats and holds repetitions or choices.
 
-    Also very long ones, and those with many wildcards. The list comes with a stranger's file.
+    Also those with many wildcards. The list comes with a stranger's file.
     """
-    if len(regex) > _LONGEST or len(_REPEATS.findall(regex)) > _MOST_REPEATS:
+    if len(_REPEATS.findall(regex)) > _MOST_REPEATS:
         return True
     opened: list[bool] = []
     text = re.sub(r"\\.|\[[^\]]*\]", "x", regex)
@@ -119,6 +130,12 @@ class PatternList:
 
     def __bool__(self) -> bool:
         return bool(self.all)
+
+    def prepare(self, modules: Iterable[str]) -> None:
+        """Match many modules at once, which are asked for later."""
+        modules = list(modules)
+        for one in self._others:
+            one.prepare(modules)
 
     def whole(self, module: str) -> Pattern | None:
         """The first entry that matches the module as a whole."""

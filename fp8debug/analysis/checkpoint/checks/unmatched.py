@@ -25,6 +25,7 @@ def unmatched(subject: Subject) -> Iterator[Hit]:
     patterns = PatternList(convention.excluded, convention.dialect)
     names = _names(subject)
     modules = matrices(subject)
+    patterns.prepare(names)
     has_head = any(ending_of(one.module) in _HEADS for one in modules)
     matched = _matched(patterns, names, {one.module for one in modules})
     elsewhere: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
@@ -80,6 +81,7 @@ def _with_another_prefix(pattern: Pattern, by_rest: Mapping[str, str]) -> tuple[
     if pattern.is_name:
         prefix, rest = wrappers_of(pattern.text)
         return (prefix, by_rest[rest]) if rest in by_rest else None
+    pattern.prepare(prefix + rest for rest in by_rest for prefix in _PREFIXES)
     for rest, name in by_rest.items():
         for prefix in _PREFIXES:
             if pattern.how(prefix + rest) == "whole":

@@ -192,12 +192,33 @@ def test_what_ran_is_held_against_both(read_subject: SubjectOf) -> None:
         (r".*" * 20, True),
     ],
 )
-def test_expressions_that_may_take_for_ever_are_not_tried(regex: str, may_be: bool, read_subject: SubjectOf) -> None:
+def test_expressions_that_may_take_for_ever(regex: str, may_be: bool) -> None:
     assert may_be_endless(regex) == may_be
-    if may_be:
-        headers = layers(2, {"mlp.up_proj": True}, "weight_scale")
-        (hit,) = hits_of(read_subject(headers, configs=compressed([f"re:{regex}"])))["pattern_matches_nothing"]
-        assert "was not tried" in hit.place.message
+
+
+@pytest.mark.parametrize(
+    ("regex", "module", "how"),
+    [
+        (r"(a+)+$", "a" * 1000 + "b", None),
+        (r"(a+)+$", "a" * 1000, "whole"),
+        (r".*" * 11 + "zz", "model.layers.0.mlp.up_proj" * 40, None),
+        (r".*\.(\w+_)*proj.*\d", "model.up_proj.3", "whole"),
+        (r"(?:.*)(?i)x", "", None),
+        (r"(?!.*lm_head).*", "lm_head", None),
+        (r"(?!.*lm_head).*", "model.up_proj", "whole"),
+        (r"(?!x)(a+)+$", "a" * 1000 + "b", None),
+        (r"(.*)(.*)(.*)(.*)\1z", "a" * 1000, None),
+    ],
+)
+def test_expressions_of_strangers_end(regex: str, module: str, how: str | None) -> None:
+    assert Pattern(f"re:{regex}", "compressed-tensors").how(module) == how
+
+
+@pytest.mark.parametrize("regex", [r"(?!x)(a+)+$", r"(.*)(.*)(.*)(.*)\1z", "a" * 5000])
+def test_expressions_that_are_not_tried_are_told(regex: str, read_subject: SubjectOf) -> None:
+    headers = layers(2, {"mlp.up_proj": True}, "weight_scale")
+    (hit,) = hits_of(read_subject(headers, configs=compressed([f"re:{regex}"])))["pattern_matches_nothing"]
+    assert "was not tried" in hit.place.message
 
 
 def test_formats_of_single_layers_are_no_exclusion_list(read_subject: SubjectOf) -> None:
