@@ -18,6 +18,7 @@ _FEWEST_BLOCKS = 16
 _FEWEST_UNKNOWN = 8
 _SOME, _MANY = 0.02, 0.6
 _CLIPPED, _HEAVILY = 0.001, 0.01
+_SIGMAS = 4.0
 _KNOWN_MAXIMA = {
     ("E4M3", 240.0): "the largest value of E4M3FNUZ and of E4M3 with infinities: written for such hardware, or by it",
     ("E4M3", 224.0): "half of the format's largest: a margin of one bit",
@@ -119,14 +120,16 @@ def _clipped(fmt: Format, judged: list[Coded]) -> Iterator[Hit]:
 
 
 def _n_clipped(one: Coded, fmt: Format) -> float:
-    """Codes at the maximum beyond those that a smooth distribution and one or two for each block would leave there."""
+    """Codes at the maximum beyond those that a smooth distribution and one or two for each block would leave there; 0
+    where chance explains them."""
     sampled = max(one.facts.n_sampled, 1)
     sign = fmt.sign_bit
     before = one.facts.histogram[fmt.max_code - 1] + one.facts.histogram[sign + fmt.max_code - 1]
     expected = float(before) * one.facts.n / sampled
     counted = one.facts.block_histogram
     n_blocks = 1.0 if counted is None else one.n * one.facts.n_blocks / float(counted.sum())
-    return one.facts.n_largest - 1.25 * expected - 2 * n_blocks
+    beyond = one.facts.n_largest - 1.25 * expected - 2 * n_blocks
+    return beyond if beyond > _SIGMAS * np.sqrt(expected + 1) else 0.0
 
 
 def _is_smooth(one: Coded, fmt: Format) -> bool:

@@ -25,17 +25,21 @@ _NEARLY_ALL = 0.9
 _MANY = 16
 _FEW = 3
 """Layers in which something has to be so before it is more than chance."""
+_MORE_THAN_CHANCE = 0.1
+"""Share of all fused groups: the largest magnitudes of BF16 weights are equal in one or two of a hundred."""
 
 
 def scale_shared_by_parts(subject: Subject) -> Iterator[Hit]:
     """q, k and v, or gate and up, share one scale although each was quantised with one of its own.
 
     With one scale for all, from the largest magnitude, the codes of one part alone reach the format's largest value.
-    Two parts whose magnitudes are within a rounding step of each other both do, by chance: it takes several layers.
+    Two parts whose magnitudes are within a rounding step of each other both do, by chance: it takes several layers, and
+    of many more than a few.
     """
-    groups = [parts for parts in fused_groups(subject) if _share(subject, parts)]
+    fused = list(fused_groups(subject))
+    groups = [parts for parts in fused if _share(subject, parts)]
     hits = [parts for parts in groups if _all_reach(subject, parts)]
-    if len(hits) < _FEW or 2 * len(hits) <= len(groups):
+    if len(hits) < max(_FEW, _MORE_THAN_CHANCE * len(fused)) or 2 * len(hits) <= len(groups):
         return
     for parts in hits:
         names = ", ".join(part.module.rpartition(".")[2] for part in parts)

@@ -181,3 +181,21 @@ def test_a_channel_of_keys_without_a_scale_that_is_clipped(written: Written) -> 
     tensors = {"layers.0.k_cache": ("F8_E4M3", codes), "layers.0.k_scale": ("F32", np.array(1.0))}
     audit = audit_checkpoint(written(tensors))
     assert only(audit, "column_clipped").places[0].numbers["column"] == 3 and not audit.n_errors
+
+
+@pytest.mark.parametrize("divides", [False, True])
+def test_experts_of_bf16_weights_have_equal_scales_by_chance(divides: bool, written: Written) -> None:
+    drawn = np.random.default_rng(3).standard_normal((48, 2, 16, 64)) * 0.02
+    weights = drawn.astype(ml_dtypes.bfloat16).astype(np.float32)
+    tensors: Tensors = {}
+    for expert, parts in enumerate(weights):
+        for part, w in zip(("w1", "w3"), parts, strict=True):
+            scale = np.float32(np.abs(w).max() / np.float32(448))
+            if expert % 12 == 0:
+                w = w * (np.abs(parts[0]).max() / np.abs(w).max())  # equal by chance, as 1 or 2 of a hundred are
+                scale = np.float32(np.abs(parts[0]).max() / np.float32(448))
+            name = f"layers.0.block_sparse_moe.experts.{expert}.{part}.weight"
+            tensors[name] = ("F8_E4M3", (w / scale).clip(-448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.uint8))
+            tensors[f"{name}_scale"] = ("F32", np.array(1 / scale if divides else scale))
+    audit = audit_checkpoint(written(tensors), dialect="divides" if divides else "multiplies")
+    assert not checks_of(audit) & {"scale_copied", "scale_shared_by_parts", "code_clipped"}
