@@ -11,7 +11,7 @@ other_scales
 element_format: fnuz, element_format, integers, nibble_order, packing | transposed: transposed
 line_order: line_order | rotary: rotary_order | plain: one_added, plain_factor, element_order
 no_scale: no_scale | few_cells: few_blocks | parts: joined_parts | columns: column_factors, column_order
-clipping: clipped | rounding: truncation, rounded_away, stochastic_rounding
+zeroed: zeroed | clipping: clipped | rounding: truncation, rounded_away, stochastic_rounding
 second_rounding: second_rounding, rounded_once
 fitted: stale, other_scales; and where no cause is known: unexplained, other_values, different_weights, all_zero
 """

@@ -22,7 +22,7 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.line_order import other_o
 from fp8debug.analysis.checkpoint.reference.hypotheses.no_scale import without_scale
 from fp8debug.analysis.checkpoint.reference.hypotheses.own_scales import became_of_scales
 from fp8debug.analysis.checkpoint.reference.hypotheses.parts import joined_parts
-from fp8debug.analysis.checkpoint.reference.hypotheses.plain import of_plain
+from fp8debug.analysis.checkpoint.reference.hypotheses.plain import of_plain, one_added
 from fp8debug.analysis.checkpoint.reference.hypotheses.rotary import rotated
 from fp8debug.analysis.checkpoint.reference.hypotheses.rounding import other_rounding
 from fp8debug.analysis.checkpoint.reference.hypotheses.scale_reading import bytes_as_other_numbers, used_wrongly
@@ -30,13 +30,14 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.second_level import missi
 from fp8debug.analysis.checkpoint.reference.hypotheses.second_rounding import rounded_before, rounded_once
 from fp8debug.analysis.checkpoint.reference.hypotheses.siblings import scales_of_others
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import Trial
+from fp8debug.analysis.checkpoint.reference.hypotheses.zeroed import zeroed_part
 from fp8debug.analysis.checkpoint.reference.pair import Pair
 
 Family = Callable[[Evidence], Iterable[Trial]]
 
 FAMILIES: tuple[Family, ...] = (
     other_formats, other_orders, bytes_as_other_numbers, used_wrongly, missing, one_factor, other_places, other_sizes,
-    scales_of_others, became_of_scales, few_are_off, clipped, other_rounding, rounded_before, rounded_once,
+    scales_of_others, zeroed_part, became_of_scales, few_are_off, clipped, other_rounding, rounded_before, rounded_once,
     joined_parts, columns.folded_factors, finer_or_coarser, other_order, columns.other_order, rotated, of_plain,
 )  # fmt: skip
 """All families; of two that explain as much with as few numbers fitted, the one of the earlier family is told first."""
@@ -68,11 +69,12 @@ def explain(pair: Pair, near: Sequence[int] = ()) -> tuple[Hypothesis, ...]:
 def explain_evidence(evidence: Evidence) -> tuple[Hypothesis, ...]:
     """The same of lines that have been taken already."""
     if evidence.sum_x2 == 0 or not np.isfinite(evidence.sum_x2):
-        return ()
+        added = one_added(evidence) if evidence.quantised is None and evidence.sum_x2 == 0 else None
+        return () if added is None else (added,)
     is_small = evidence.error <= (1 + _LEAST_EXCESS) * evidence.rounding_error
     # Codes that are those of the reference leave nothing wrong but what is beyond them.
     is_as_rounded = evidence.same_codes(evidence.factors) >= _SAME_CODES and not evidence.n_nonfinite
-    families = (few_are_off,) if is_small else (few_are_off, clipped) if is_as_rounded else FAMILIES
+    families = (few_are_off,) if is_small else (zeroed_part, few_are_off, clipped) if is_as_rounded else FAMILIES
     found = list(without_scale(evidence)) or [trial for family in families for trial in family(evidence)]
     if not found and not is_small and not is_as_rounded:
         found = list(fitted_factors(evidence))

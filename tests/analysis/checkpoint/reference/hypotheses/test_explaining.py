@@ -89,6 +89,10 @@ def of_one_scale(pair_of: PairOf, kind: int) -> Iterator[Planted]:
     yield pair_of(x, codes, up(s) / 2), "floor_scale", float(up(s)[0]) / 2 / one
     yield pair_of(x, codes, s * 0.83), "stale", 0.83
     yield pair_of(x, codes, -s), "sign", -1
+    half, columns = codes.copy(), codes.copy()
+    half[120:], columns[:, 3:9] = 0, 0
+    yield pair_of(x, half, s), "zeroed", None
+    yield pair_of(x, columns, s), "zeroed", None
     yield pair_of(x, cast(x / s * 3), s / 3), "clipped", None
     yield pair_of(weights(kind, blocks_differ=False, seed=1), codes, s), "different_weights", None
     yield pair_of(x, codes, s, fmt="E4M3FNUZ"), "fnuz", 0.5
