@@ -18,7 +18,7 @@ _FEWEST_BLOCKS = 16
 _FEWEST_UNKNOWN = 8
 _SOME, _MANY = 0.02, 0.6
 _CLIPPED, _HEAVILY = 0.001, 0.01
-_SIGMAS = 4.0
+_SIGMAS, _FEWEST_CLIPPED = 2.0, 8
 _KNOWN_MAXIMA = {
     ("E4M3", 240.0): "the largest value of E4M3FNUZ and of E4M3 with infinities: written for such hardware, or by it",
     ("E4M3", 224.0): "half of the format's largest: a margin of one bit",
@@ -129,7 +129,8 @@ def _n_clipped(one: Coded, fmt: Format) -> float:
     counted = one.facts.block_histogram
     n_blocks = 1.0 if counted is None else one.n * one.facts.n_blocks / float(counted.sum())
     beyond = one.facts.n_largest - 1.25 * expected - 2 * n_blocks
-    return beyond if beyond > _SIGMAS * np.sqrt(expected + 1) else 0.0
+    is_more = one.facts.n_largest >= _FEWEST_CLIPPED and beyond > _SIGMAS * np.sqrt(expected + 1)
+    return beyond if is_more else 0.0
 
 
 def _is_smooth(one: Coded, fmt: Format) -> bool:

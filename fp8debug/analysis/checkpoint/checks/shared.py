@@ -25,8 +25,8 @@ _NEARLY_ALL = 0.9
 _MANY = 16
 _FEW = 3
 """Layers in which something has to be so before it is more than chance."""
-_MORE_THAN_CHANCE = 0.1
-"""Share of all fused groups: the largest magnitudes of BF16 weights are equal in one or two of a hundred."""
+_MORE_THAN_CHANCE = 0.25
+"""Share of all fused groups: the largest magnitudes of BF16 weights are equal in up to five of a hundred."""
 
 
 def scale_shared_by_parts(subject: Subject) -> Iterator[Hit]:
