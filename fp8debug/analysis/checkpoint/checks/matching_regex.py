@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _REPEATS = re.compile(r"[*+{]")
 _GROWING = 2
@@ -53,10 +59,9 @@ class Regex:
         return None if found is None else found.end()
 
     def _linear_ends(self, names: list[str]) -> list[int | None]:
-        import pyarrow as pa
         import pyarrow.compute as pc
 
-        array = pa.array(names, pa.string())
+        array = _strings(names)
         matches = pc.match_substring_regex(array, pattern=self._anchored).to_pylist()
         rests = pc.replace_substring_regex(array, pattern=self._anchored, replacement="", max_replacements=1)
         return [
@@ -65,12 +70,21 @@ class Regex:
         ]
 
 
+def _strings(texts: list[str]) -> pa.StringArray:
+    """As `pa.array`, which imports pandas to ask whether it is given some: a second."""
+    import pyarrow as pa
+
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
+
+
 def _re2_has(text: str) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     try:
-        pc.match_substring_regex(pa.array([""], pa.string()), pattern=text)
+        pc.match_substring_regex(_strings([""]), pattern=text)
     except pa.ArrowInvalid:
         return False
     return True
