@@ -66,7 +66,9 @@ def compare_opened(
     matching, tensors = compare_stores((subject.store, subject.convention), theirs, told, needs_causes=True)
     from fp8debug.analysis.checkpoint.reference.writer import writer_notes  # as in _explained
 
-    notes = (*notes_of(matching, tensors, name), *writer_notes(matching.matches, subject.store, theirs[0]))
+    unread = tuple(one for one in matching.extra if one in subject.store.tensors)
+    matching = replace(matching, extra=tuple(one for one in matching.extra if one not in unread))
+    notes = (*notes_of(matching, tensors, name, unread), *writer_notes(matching.matches, subject.store, theirs[0]))
     rows = {one.tensor.name: one.lines for one in matching.matches if one.lines < one.tensor.lines}
     comparison = Comparison(name, "reference", tensors, matching.missing, matching.extra, notes, rows)
     return comparison, hits_of(subject, matching, comparison)

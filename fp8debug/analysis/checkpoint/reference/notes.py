@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fp8debug.analysis.checkpoint.records import Stored
 from fp8debug.analysis.checkpoint.reference.compared import ComparedTensor
@@ -13,9 +13,12 @@ from fp8debug.analysis.checkpoint.reference.sentences import has_cause
 from fp8debug.errors import some
 
 
-def notes_of(matching: Matching, tensors: tuple[ComparedTensor, ...], reference: str) -> tuple[str, ...]:
-    """All of them."""
-    return (*_matched(matching), *_left_out(matching, reference), *_shared(tensors))
+def notes_of(
+    matching: Matching, tensors: tuple[ComparedTensor, ...], reference: str, unread: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """All of them; `unread` are tensors that both have and of which this checkpoint's convention knows no values."""
+    not_read = f"{_tensors(len(unread))} not compared, since it is not known here how to read them: {some(unread)}."
+    return (*_matched(matching), *_left_out(matching, reference), *((not_read,) if unread else ()), *_shared(tensors))
 
 
 def _matched(matching: Matching) -> Iterator[str]:
