@@ -131,3 +131,26 @@ def test_a_scale_is_told_whose_it_is(written: Written) -> None:
     assert f"it is what {q} needs: its largest value in the reference / 448" in moved.message
     stale = cause(scales[q], scales[q] * np.float32(1.3))
     assert stale.numbers["hypothesis"] == "stale" and q not in stale.message
+
+
+def test_stacked_matrices_are_counted_as_such(written: Written) -> None:
+    x = normal(6, 32, 64) * np.arange(1, 7, dtype=np.float32)[:, None, None]
+    scale = np.abs(x).max((1, 2)) / np.float32(448)
+    codes, swapped = quantised(x, scale[:, None, None]), [0, 1, 4, 3, 2, 5]
+    name = "layers.0.mlp.experts.w1.weight"
+
+    def cause(codes: Array, scale: Array) -> CheckPlace:
+        tensors = {name: ("F8_E4M3", codes), f"{name}_scale": ("F32", scale)}
+        return said(written, tensors, {name: ("F32", x)})[name]
+
+    doubled = scale.copy()
+    doubled[3] *= 2
+    assert "1 of 6 matrices is off, the others are right: its gain is 2, at matrix 3." in cause(codes, doubled).message
+    moved = "matrices of the stack stand in another order: number 2 is the reference's number 4"
+    assert f"{moved} (" in cause(codes[swapped], scale[swapped]).message
+    assert f"{moved}, and their scales did not move with them (" in cause(codes[swapped], scale).message
+
+
+def test_norms_that_are_zero_in_the_reference(written: Written) -> None:
+    place = said(written, {"norm.weight": ("BF16", np.ones(64))}, {"norm.weight": ("BF16", np.zeros(64))})
+    assert "larger by 1: this is 1 + w, the reference w" in place["norm.weight"].message

@@ -53,10 +53,16 @@ def _named(evidence: Evidence, fitted: float) -> Iterator[Reading]:
             continue
         # Values were divided by amax / made and are multiplied with amax / read.
         if abs(fitted / factor - 1) < _NEAR and factor != nearest:
+            ratio = f"{too_large(factor)} ({number(made)}/{number(read)})"
             words = (
                 f"the codes were made with a scale for the largest value {MAXIMA[made]}, and are read with one for "
-                f"{MAXIMA[read]}: {too_large(factor)} ({number(made)}/{number(read)})"
+                f"{MAXIMA[read]}: {ratio}"
             )
+            if evidence.fmt is None:
+                words = (
+                    f"{ratio}, as codes would leave that were made with a scale for the largest value {MAXIMA[made]} "
+                    f"and turned into these values with one for {MAXIMA[read]}"
+                )
             yield _reading(evidence, "range_mismatch", words, factor)
 
 

@@ -11,18 +11,21 @@ from fp8debug.analysis.checkpoint.reference.hypotheses.cells import ratio
 from fp8debug.analysis.checkpoint.reference.hypotheses.evidence import Evidence
 from fp8debug.analysis.checkpoint.reference.hypotheses.sums import applied
 from fp8debug.analysis.checkpoint.reference.hypotheses.trial import LEAST_EXPLAINED, Trial, explained_by
-from fp8debug.analysis.checkpoint.reference.hypotheses.wording import number
+from fp8debug.analysis.checkpoint.reference.hypotheses.wording import cell_noun, number
 
 _MOST = 0.4
 """Of all cells; more are no exception."""
+_FEWEST = 4
+_SINGULAR = {"lines": "line", "columns": "column", "matrices": "matrix"}
 _NEAR = 1e-3
 _AS_ROUNDED = 0.25
 
 
 def few_are_off(evidence: Evidence) -> Iterator[Trial]:
     """Cells whose gain is off, where it is right in all others."""
-    cells = evidence.check_cells
-    if cells.n < 4:
+    is_stack = len(evidence.pair.tensor.shape) > 2
+    cells = evidence.cells if is_stack and evidence.cells.n >= _FEWEST else evidence.check_cells
+    if cells.n < _FEWEST:
         return
     gain = ratio(cells.dot(evidence.x, evidence.values), cells.dot(evidence.x, evidence.x))
     near = _NEAR if evidence.fmt is None else evidence.fmt.max_gain_error * 1.1
@@ -30,12 +33,12 @@ def few_are_off(evidence: Evidence) -> Iterator[Trial]:
     n = int(off.sum())
     if n == 0 or n > _MOST * cells.n:
         return
-    noun = "blocks" if cells is evidence.cells else "lines"
+    noun = "lines" if cells is not evidence.cells else cell_noun(evidence)
     worst = np.argmax(np.where(off, np.abs(np.log2(np.maximum(np.abs(gain), 1e-30))), -1))
     row, column = divmod(int(worst), cells.shape[1])
-    place = (
-        f"row {cells.numbers[row]}, column {column} of the grid" if noun == "blocks" else f"line {cells.numbers[row]}"
-    )
+    place = f"{_SINGULAR.get(noun, noun)} {cells.numbers[row] + column}"
+    if noun == "blocks":
+        place = f"row {cells.numbers[row]}, column {column} of the grid"
     lowest, highest = float(gain[off].min()), float(gain[off].max())
     if n == 1:
         words = f"1 of {cells.n:,} {noun} is off, the others are right: its gain is {number(lowest)}, at {place}"

@@ -33,7 +33,7 @@ def fitted_factors(evidence: Evidence) -> Iterator[Trial]:
     """One factor that puts everything right without being that of a known mistake; else one for each block."""
     best = evidence.best_factor
     if best > 0 and np.isfinite(best):
-        words = f"{too_large(1 / best)}: no known mistake has this factor; {_whose(evidence)}"
+        words = f"{too_large(1 / best)}: no known mistake has this factor{_copied(evidence) or f'; {OF_OTHER_WEIGHTS}'}"
         found = try_reading(evidence, Reading("stale", words, evidence.factors * np.float32(best), freedom=1))
         if found is not None:
             yield found
@@ -44,20 +44,21 @@ def fitted_factors(evidence: Evidence) -> Iterator[Trial]:
     low, high = gain_range(evidence)
     words = (
         f"each {cell_noun(evidence, 1)} is right but for a factor of its own, {number(low)} to {number(high)}: the "
-        "scales belong to other weights or were changed after the codes were made, by no known rule"
+        f"scales belong to other weights or were changed after the codes were made, by no known rule{_copied(evidence)}"
     )
     factors = cells.spread(np.nan_to_num(evidence.best_cell_factors))
-    found = try_reading(evidence, Reading("other_scales", words, factors, freedom=cells.n))
+    found = try_reading(
+        evidence, Reading("copied_scale" if _copied(evidence) else "other_scales", words, factors, freedom=cells.n)
+    )
     if found is not None:
         yield found
 
 
-def _whose(evidence: Evidence) -> str:
+def _copied(evidence: Evidence) -> str:
+    """Whose numbers the scale of the codes holds as well; empty: nobody's."""
     scale = evidence.quantised.grid_scale if evidence.quantised else None
     other = None if scale is None else copied_from(evidence, scale)
-    if scale is None or other is None:
-        return OF_OTHER_WEIGHTS
-    return f"{escape(scale.name)} holds the same as {escape(other)}"
+    return "" if scale is None or other is None else f"; {escape(scale.name)} holds the same as {escape(other)}"
 
 
 def nothing_known(evidence: Evidence) -> Hypothesis:

@@ -18,6 +18,7 @@ from fp8debug.metrics import Float64Array
 _PROBES = 12
 _FEWEST_COLUMNS = 32
 _LEAST_COSINE = 0.97
+_MUCH_MORE = 2.0
 _MOST_READ = 1 << 26
 """Elements of the reference that are searched."""
 
@@ -39,18 +40,32 @@ def other_order(evidence: Evidence) -> Iterator[Trial]:
         return
     ours = evidence.values[chosen]
     before = square_sum(evidence.x[chosen] - ours)
-    explained = float(np.clip(1 - square_sum(theirs - ours) / before, 0, 1)) if before else 0.0
+    left = square_sum(theirs - ours)
+    fitted = square_sum(theirs - ours * _best_factors(theirs, ours))
+    explained = float(np.clip(1 - fitted / before, 0, 1)) if before else 0.0
     if explained < 0.9:
         return
-    by = np.unique((at - lines) % pair.lines)
+    shape, by = pair.tensor.shape, np.unique((at - lines) % pair.lines)
     words = f"lines stand in another order: line {lines[moved][0]:,} is the reference's line {at[moved][0]:,}"
     if by.size == 1:
         words = f"lines are shifted by {int(by[0]):,}: line 0 is the reference's line {int(by[0]):,}"
+    if len(shape) > 2 and not np.any(by % shape[-2]):
+        ours, theirs = lines[moved][0] // shape[-2], at[moved][0] // shape[-2]
+        words = f"matrices of the stack stand in another order: number {ours} is the reference's number {theirs}"
+    if left > _MUCH_MORE * fitted:
+        words += ", and their scales did not move with them"
     yield Trial(
         Hypothesis("line_order", f"{words} ({int(moved.sum())} of {len(chosen)} lines looked for)", explained, None),
         0,
         0.0,
     )
+
+
+def _best_factors(theirs: Float32Array, ours: Float32Array) -> Float32Array:
+    """(n, 1): what each line is to be multiplied with."""
+    products = np.einsum("ij,ij->i", theirs, ours, dtype=np.float64)
+    found: Float32Array = (products / np.einsum("ij,ij->i", ours, ours, dtype=np.float64)).astype(np.float32)
+    return found[:, None]
 
 
 def _found(evidence: Evidence, chosen: Rows) -> tuple[Rows, Float64Array, Float32Array]:

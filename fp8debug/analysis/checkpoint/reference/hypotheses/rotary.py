@@ -22,6 +22,7 @@ _HEADS = (
 a part."""
 _MOST_LINES, _FIRST_LINES = 256, 8
 _LEAST_EXPLAINED = 0.9
+_MUCH_MORE = 2.0
 
 
 def rotated(evidence: Evidence) -> Iterator[Trial]:
@@ -33,9 +34,11 @@ def rotated(evidence: Evidence) -> Iterator[Trial]:
             continue
         for is_halved in (True, False):
             order = _order(n, size, first, part, is_halved)
-            explained = _of_vector(evidence, order) if is_vector else _of_lines(evidence, order)
+            explained, left = _of_vector(evidence, order) if is_vector else _of_lines(evidence, order)
             if explained >= _LEAST_EXPLAINED:
                 words = _words(size, first, part, is_halved, "elements" if is_vector else "rows")
+                if evidence.quantised and left > _MUCH_MORE * evidence.rounding_error / evidence.sum_x2:
+                    words += "; the scales did not move with the codes"
                 yield Trial(Hypothesis("rotary_order", words, explained, None), 0, 1.0)
                 return
 
@@ -49,18 +52,19 @@ def _order(n: int, size: int, first: int, part: int, is_halved: bool) -> Rows:
     return order
 
 
-def _of_vector(evidence: Evidence, order: Rows) -> float:
+def _of_vector(evidence: Evidence, order: Rows) -> tuple[float, float]:
     return _explained(evidence.values, evidence.x, evidence.x[:, order])
 
 
-def _of_lines(evidence: Evidence, order: Rows) -> float:
-    """Share of the error that the order takes away, of lines that it moves and of others."""
+def _of_lines(evidence: Evidence, order: Rows) -> tuple[float, float]:
+    """Share of the error that the order takes away, of lines that it moves and of others, and what it leaves, over the
+    power of the reference."""
     moved = np.flatnonzero(order[evidence.lines] != evidence.lines)
     if not moved.size or evidence.length < 2:
-        return 0.0
+        return 0.0, 1.0
     some = moved[np.linspace(0, moved.size - 1, min(_FIRST_LINES, moved.size)).astype(np.intp)]
-    if _explained(evidence.values[some], evidence.x[some], _reference(evidence, order[evidence.lines[some]])) < 0.5:
-        return 0.0
+    if _explained(evidence.values[some], evidence.x[some], _reference(evidence, order[evidence.lines[some]]))[0] < 0.5:
+        return 0.0, 1.0
     step = max(1, len(evidence.lines) // _MOST_LINES)
     chosen = np.arange(step // 2, len(evidence.lines), step)
     theirs = _reference(evidence, order[evidence.lines[chosen]])
@@ -74,9 +78,9 @@ def _reference(evidence: Evidence, lines: Rows) -> Float32Array:
     return np.concatenate([finite(read(int(line), int(line) + 1)) for line in lines])
 
 
-def _explained(ours: Float32Array, before: Float32Array, after: Float32Array) -> float:
-    error = square_sum(before - ours)
-    return float(np.clip(1 - square_sum(after - ours) / error, 0, 1)) if error else 0.0
+def _explained(ours: Float32Array, before: Float32Array, after: Float32Array) -> tuple[float, float]:
+    error, left, power = square_sum(before - ours), square_sum(after - ours), square_sum(after)
+    return (float(np.clip(1 - left / error, 0, 1)), left / power) if error and power else (0.0, 1.0)
 
 
 def _words(size: int, first: int, part: int, is_halved: bool, noun: str) -> str:
