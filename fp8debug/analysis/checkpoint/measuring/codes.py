@@ -12,13 +12,13 @@ from fp8debug.analysis.checkpoint.grids import grid_of, scale_numbers
 from fp8debug.analysis.checkpoint.measuring.blocks import BAND_BYTES, Blocks, Maxima, blocks_of, fits
 from fp8debug.analysis.checkpoint.measuring.counting import Counts, counted
 from fp8debug.analysis.checkpoint.measuring.magnitude import Magnitude
+from fp8debug.analysis.checkpoint.measuring.parts import MANY_SCALES, joined, parts_of
 from fp8debug.analysis.checkpoint.measuring.progress import Progress
 from fp8debug.analysis.checkpoint.records import Quantised
 from fp8debug.analysis.checkpoint.store import BITS, Store, n_bytes_of
 from fp8debug.analysis.checkpoint.values import Dequantiser
 from fp8debug.formats import ELEMENT_FORMATS, Float32Array, Uint8Array, decode
 
-_MANY_SCALES = 1 << 23
 _MANY_BLOCKS = 1 << 16
 _one_at_a_time = threading.Lock()
 
@@ -37,9 +37,12 @@ def can_count(store: Store, quantised: Quantised) -> bool:
 
 def measure_codes(store: Store, quantised: Quantised, progress: Progress) -> CodeFacts:
     """Count the codes of one tensor."""
-    if sum(store.tensors[scale.name].n for scale in quantised.scales) < _MANY_SCALES:
+    parts = [(measure_codes(where, part, progress), first) for where, part, first in parts_of(store, quantised)]
+    if parts:
+        return joined(parts, quantised.fmt)
+    if sum(store.tensors[scale.name].n for scale in quantised.scales) <= MANY_SCALES:
         return _Codes(store, quantised).measured(progress)
-    with _one_at_a_time:  # a stack of experts may have half a gigabyte of factors
+    with _one_at_a_time:  # factors that cannot be cut apart may take half a gigabyte
         return _Codes(store, quantised).measured(progress)
 
 

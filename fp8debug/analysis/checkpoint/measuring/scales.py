@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -12,7 +15,7 @@ from fp8debug.analysis.checkpoint.measuring.progress import Progress
 from fp8debug.analysis.checkpoint.numbers import numbers
 from fp8debug.analysis.checkpoint.records import Quantised, Scale
 from fp8debug.analysis.checkpoint.store import Store
-from fp8debug.formats import FORMATS, BoolArray, Float32Array
+from fp8debug.formats import FORMATS, BoolArray, Float32Array, Uint8Array
 
 SMALLEST_NORMAL = np.float32(2.0**-126)
 KEPT_PLACES = 8
@@ -21,20 +24,34 @@ _MEDIAN_OF = 1 << 16
 
 def measure_scale(store: Store, scale: Scale, owner: Quantised | None, progress: Progress) -> ScaleFacts:
     """Count what one tensor of scales holds; `owner`: the codes that it belongs to."""
+    if scale.encoding in FORMATS and not scale.is_swizzled and store.tensors[scale.name].n > KEPT_SCALES:
+        return _facts_of_codes(scale, store.chunks(scale.name), progress)
     raw, shape = store.whole(scale.name), scale.shape
     progress.add(raw.size)
     if scale.is_swizzled and owner is not None and scale.block is not None:  # its padding is no scale
         grid = unswizzled(raw, *blocks_in(owner, scale.block))
         raw, shape = np.ascontiguousarray(grid).reshape(-1), grid.shape
-    if scale.encoding in FORMATS and raw.size > KEPT_SCALES:  # of 8 bits: no more than 256 different ones
-        table = numbers(np.arange(256, dtype=np.uint8), scale.encoding)
-        counts = counted(raw.reshape(-1), 256)
-        is_odd = ~(np.isfinite(table) & (table > 0))
-        places = np.flatnonzero(is_odd[raw])[:KEPT_PLACES] if counts[is_odd].any() else np.zeros(0, np.intp)
-        return _facts(table, counts, shape, places, scale.encoding)
+    if scale.encoding in FORMATS and raw.size > KEPT_SCALES:
+        return _facts_of_codes(replace(scale, shape=shape), [raw.reshape(-1)], None)
     values = numbers(raw, scale.encoding).reshape(-1)
     odd = np.flatnonzero(~(np.isfinite(values) & (values > 0)))[:KEPT_PLACES]
     return _facts(values, np.ones(values.size, np.int64), shape, odd, scale.encoding)
+
+
+def _facts_of_codes(scale: Scale, chunks: Iterable[Uint8Array], progress: Progress | None) -> ScaleFacts:
+    """Of numbers of 8 bits, of which there are no more than 256 different ones."""
+    table = numbers(np.arange(256, dtype=np.uint8), scale.encoding)
+    is_odd = ~(np.isfinite(table) & (table > 0))
+    counts, odd, first = np.zeros(256, np.int64), list[int](), 0
+    for raw in chunks:
+        found = counted(raw, 256)
+        if len(odd) < KEPT_PLACES and found[is_odd].any():
+            odd += (first + np.flatnonzero(is_odd[raw])[:KEPT_PLACES]).tolist()
+        counts += found
+        first += raw.size
+        if progress is not None:
+            progress.add(raw.size)
+    return _facts(table, counts, scale.shape, np.array(odd[:KEPT_PLACES], np.intp), scale.encoding)
 
 
 def _facts(
