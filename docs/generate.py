@@ -15,10 +15,11 @@ import argparse
 import ast
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import checkpoint_pages
@@ -33,6 +34,7 @@ from fp8debug.analysis.thresholds import THRESHOLDS
 from fp8debug.analysis.views import sql_files
 from fp8debug.cli.exit_codes import ExitCode
 from fp8debug.cli.main import VERBS
+from fp8debug.cli.main import main as fp8debug
 from fp8debug.rundir import Manifest, RunDir
 
 DOCS = Path(__file__).resolve().parent
@@ -282,16 +284,13 @@ def cli_page() -> str:
 
 def _help(verb: str) -> str:
     """The section of a verb, or of the command itself where it is empty."""
-    arguments = verb.split()
     # A terminal of known width: the pages must not depend on whose terminal it is.
-    environment = {**os.environ, "COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "fp8debug", *arguments, "--help"],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise SystemExit(f"fp8debug {verb} --help failed:\n{done.stderr}")
-    lines = "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
+    os.environ.update(COLUMNS="100", TERM="dumb", NO_COLOR="1")
+    with redirect_stdout(StringIO()) as printed:
+        code = fp8debug([*verb.split(), "--help"])
+    if code != ExitCode.DONE:
+        raise SystemExit(f"fp8debug {verb} --help failed with exit code {code}")
+    lines = "\n".join(line.rstrip() for line in printed.getvalue().strip("\n").splitlines())
     return f"\n## `fp8debug{' ' if verb else ''}{verb}`\n\n```text\n{lines}\n```\n"
 
 
