@@ -131,9 +131,12 @@ def _with_place(
     from fp8debug.analysis.checkpoint.reference.owners import with_owner  # as in _explained
 
     tensor = with_owner(found, tensor, matches, store, reference_store)
-    if tensor.verdict != "different" or tensor.cosine is None or abs(tensor.cosine) > _UNLIKE:
+    if tensor.verdict != "different" or tensor.cosine is None:
         return tensor
     known = tensor.hypotheses[0].name if has_cause(tensor) else None
+    # Vectors of norms are all alike.
+    if abs(tensor.cosine) > _UNLIKE and (known is not None or found.tensor.lines > 1):
+        return tensor
     other = reordered(found, store, reference_store) if known in (None, "line_order") else None
     if other is None and known is None:
         other = misplaced(found, matches, store, reference_store)

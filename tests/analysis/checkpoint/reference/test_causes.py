@@ -154,3 +154,21 @@ def test_stacked_matrices_are_counted_as_such(written: Written) -> None:
 def test_norms_that_are_zero_in_the_reference(written: Written) -> None:
     place = said(written, {"norm.weight": ("BF16", np.ones(64))}, {"norm.weight": ("BF16", np.zeros(64))})
     assert "larger by 1: this is 1 + w, the reference w" in place["norm.weight"].message
+
+
+def test_norms_under_each_others_names(written: Written) -> None:
+    norms = {f"{name}_layernorm.weight": ("BF16", 1 + 0.1 * normal(64, seed=seed)) for seed, name in enumerate("ab")}
+    places = said(written, dict(zip(norms, list(norms.values())[::-1], strict=True)), norms)
+    assert {place.numbers["hypothesis"] for place in places.values()} == {"misplaced"} and len(places) == 2
+    assert "these are the weights of b_layernorm.weight" in places["a_layernorm.weight"].message
+
+
+def test_a_scale_that_is_near_another_layers_is_not_that_where_the_reference_is_rounded(written: Written) -> None:
+    x, tensors = normal(256, 256), {}
+    scale = np.abs(x).max() / np.float32(448)
+    for layer, factor in enumerate((1.0, 1 / 1.03)):
+        tensors[f"layers.{layer}.fc.weight"] = ("F8_E4M3", quantised(x, scale))
+        tensors[f"layers.{layer}.fc.weight_scale"] = ("F32", scale * np.float32(factor))
+    wrong = tensors | {"layers.0.fc.weight_scale": ("F32", scale * np.float32(1.3))}
+    place = said(written, wrong, tensors)["layers.0.fc.weight"]
+    assert place.numbers["hypothesis"] == "stale" and place.factor is not None and abs(place.factor - 1.3) < 1e-3

@@ -36,7 +36,7 @@ def rotated(evidence: Evidence) -> Iterator[Trial]:
             order = _order(n, size, first, part, is_halved)
             explained, left = _of_vector(evidence, order) if is_vector else _of_lines(evidence, order)
             if explained >= _LEAST_EXPLAINED:
-                words = _words(size, first, part, is_halved, "elements" if is_vector else "rows")
+                words = _words(n, size, first, part, is_halved, "elements" if is_vector else "rows")
                 if evidence.quantised and left > _MUCH_MORE * evidence.rounding_error / evidence.sum_x2:
                     words += "; the scales did not move with the codes"
                 yield Trial(Hypothesis("rotary_order", words, explained, None), 0, 1.0)
@@ -83,8 +83,10 @@ def _explained(ours: Float32Array, before: Float32Array, after: Float32Array) ->
     return (float(np.clip(1 - left / error, 0, 1)), left / power) if error and power else (0.0, 1.0)
 
 
-def _words(size: int, first: int, part: int, is_halved: bool, noun: str) -> str:
+def _words(n: int, size: int, first: int, part: int, is_halved: bool, noun: str) -> str:
     of = f"each head of {size}" if part == size else f"{noun} {first} to {first + part - 1} of each head of {size}"
+    if n == size and part < size:
+        of = f"{noun} {first} to {first + part - 1}"
     half = part // 2
     shown = (
         f"{first}, {first + 2}, ..., {first + 1}, {first + 3}, ..."

@@ -27,6 +27,8 @@ _SAME_CODES = 0.97
 _AS_MANY_CODES = 0.02
 """Values midway between two codes go by how a writer divides: of BF16 weights there are that many."""
 _NEAR = 2e-3
+_OF_ROUNDED = 0.1
+"""Of rounding's error, what one factor leaves where the reference holds these very codes."""
 _OF_NORMAL = 3.0
 """n sum(x^4) / sum(x^2)^2 of normal values."""
 _AS_GOOD_AS_FITTED = 1.5
@@ -94,8 +96,16 @@ def _is_right(evidence: Evidence, values: Float32Array, left: float, reading: Re
 
 
 def _gives_codes(evidence: Evidence, same: float, reading: Reading) -> bool:
+    # Of a reference that is rounded itself, factors some percent off give the same codes.
+    is_rounded = evidence.fitted_error < _OF_ROUNDED * evidence.rounding_error
     if evidence.most_same_codes > _TELLING:
-        return same > evidence.most_same_codes - _AS_MANY_CODES
+        gives = same > evidence.most_same_codes - _AS_MANY_CODES
+        return gives and (not is_rounded or _is_as_large(evidence, reading))
+    return _is_as_large(evidence, reading)
+
+
+def _is_as_large(evidence: Evidence, reading: Reading) -> bool:
+    """Whether the best factor for what is read so is 1, but for one part in 500."""
     codes = evidence.codes if reading.codes is None else reading.codes
     values = applied(codes, reading.factors)
     power = square_sum(values)
