@@ -98,6 +98,14 @@ def test_high_precision_has_nothing_to_say(ask: Ask) -> None:
     assert json.loads(ask("bf16", "--json"))["findings"] == []
 
 
+def test_a_file_that_is_missing_is_told_in_the_verdict(ask: Ask, checkpoints: Path) -> None:
+    places = {"model.layers.0.input_layernorm.weight": "model.safetensors", "gone.weight": "gone.safetensors"}
+    index = {"weight_map": places}
+    (checkpoints / "bf16" / "model.safetensors.index.json").write_text(json.dumps(index))
+    text = " ".join(ask("bf16").split())
+    assert " in reading it, told at the end" in text and "gone.safetensors" in text
+
+
 def test_an_error_is_three(ask: Ask, golden: Golden) -> None:
     golden("checkpoint_dropped.txt", ask("dropped", code=3))
     golden("checkpoint_inverted.txt", ask("inverted", "--reference", "master", code=3))

@@ -17,6 +17,8 @@ _LABEL_WIDTH = 11
 _TOP_OF_NOTES = 3
 CHECKS_PAGE = "docs/checkpoint-checks.md"
 """What each check looks for."""
+LEFT_OUT = "left out"
+"""What problems begin with that are none: optimizers' states, numbers that are no tensors."""
 _OPERATION = {True: "/", False: "x"}
 
 
@@ -40,7 +42,8 @@ def render_checkpoint(audit: Audit, looks: Looks, *, top: int) -> str:
 
 def verdict(audit: Audit) -> str:
     """What it comes to, in a line."""
-    told = _told(audit)
+    n = sum(not problem.startswith(LEFT_OUT) for problem in audit.problems)
+    told = _told(audit) + (f"; {count(n, 'problem')} in reading it, told at the end" if n else "")
     return f"{told}; only headers and scales were read, no codes and no weights" if audit.headers_only else told
 
 
