@@ -26,7 +26,8 @@ def sentence(
     parts = []
     if tensor.n_nonfinite:
         where = f"here{odd_rows}" if odd_rows else "here or in the reference"
-        parts.append(f"{tensor.n_nonfinite:,} values that are not finite {where}")
+        which = "1 value that is" if tensor.n_nonfinite == 1 else f"{tensor.n_nonfinite:,} values that are"
+        parts.append(f"{which} not finite {where}")
     if tensor.gain is None:
         parts.append("the reference is all zero, this tensor is not" if tensor.n else "no value is finite in both")
     else:

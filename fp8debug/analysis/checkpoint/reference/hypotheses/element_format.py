@@ -72,7 +72,8 @@ def _mixed_up(evidence: Evidence, written: Format) -> str | None:
         f"{'half' if written.bias < read.bias else 'twice'} of what it meant: a format mix-up, not a scale error"
     )
     if evidence.n_nonfinite:
-        words += f"; {evidence.n_nonfinite:,} codes are NaN only because of it"
+        n = evidence.n_nonfinite
+        words += f"; {n:,} {'code is' if n == 1 else 'codes are'} NaN only because of it"
     return words
 
 
