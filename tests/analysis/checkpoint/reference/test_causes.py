@@ -25,8 +25,8 @@ def normal(*shape: int, seed: int = 0) -> Array:
     return x.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-def quantised(x: Array, scale: Array) -> Array:
-    return (x / scale).clip(-448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+def quantised(x: Array, scale: npt.ArrayLike) -> Array:
+    return (x / np.asarray(scale, np.float32)).clip(-448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
 
 
 def said(written: Written, tensors: Tensors, reference: Tensors) -> dict[str, CheckPlace]:
@@ -119,8 +119,12 @@ def test_a_scale_is_told_whose_it_is(written: Written) -> None:
     reference = {name: ("F32", x) for name, x in values.items()}
     codes = {name: ("F8_E4M3", quantised(x, scales[name])) for name, x in values.items()}
 
-    def cause(of_q: Array, of_k: Array) -> CheckPlace:
-        return said(written, codes | {f"{q}_scale": ("F32", of_q), f"{k}_scale": ("F32", of_k)}, reference)[k]
+    def cause(of_q: npt.ArrayLike, of_k: npt.ArrayLike) -> CheckPlace:
+        return said(
+            written,
+            codes | {f"{q}_scale": ("F32", np.asarray(of_q)), f"{k}_scale": ("F32", np.asarray(of_k))},
+            reference,
+        )[k]
 
     copied = cause(scales[q], scales[q])
     assert copied.numbers["hypothesis"] == "copied_scale" and copied.factor is not None
