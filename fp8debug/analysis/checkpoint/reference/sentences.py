@@ -130,6 +130,8 @@ def numbers_of(tensor: ComparedTensor) -> dict[str, float | int | str | None]:
 def brief(tensor: ComparedTensor) -> str:
     """The same in a few words, for a list below one that is told in full."""
     low, high, parts = tensor.block_gain_min, tensor.block_gain_max, []
+    if tensor.n_nonfinite:
+        parts.append(f"{tensor.n_nonfinite:,} not finite")
     if tensor.gain is not None:
         spread = f" ({low:.3g} to {high:.3g})" if low is not None and high is not None and low != high else ""
         parts.append(f"gain {tensor.gain:.4g}{spread}")

@@ -176,3 +176,12 @@ def test_a_scale_that_is_near_another_layers_is_not_that_where_the_reference_is_
     wrong = tensors | {"layers.0.fc.weight_scale": ("F32", scale * np.float32(1.3))}
     place = said(written, wrong, tensors)["layers.0.fc.weight"]
     assert place.numbers["hypothesis"] == "stale" and place.factor is not None and abs(place.factor - 1.3) < 1e-3
+
+
+def test_what_is_not_finite_is_told_in_a_few_words(written: Written) -> None:
+    x = normal(256, 256)
+    scale = np.abs(x).max() / np.float32(448)
+    codes = quantised(x, scale)
+    codes[5] = 0x7F
+    tensors = {NAME: ("F8_E4M3", codes), f"{NAME}_scale": ("F32", scale)}
+    assert said(written, tensors, {NAME: ("F32", x)})[NAME].brief.startswith("256 not finite; gain 0.99")
