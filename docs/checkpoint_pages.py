@@ -9,9 +9,9 @@ from fp8debug.analysis.checkpoint.checks.hit import CheckText, check_texts
 _HEAD = """# What a checkpoint is checked for
 
 {note}
-Each finding of [`fp8debug checkpoint`](checkpoint.md) is of one of these checks. error: values come out wrong, or not at
-all; the command exits with 3. warning: harmful as a rule. watch: unusual, effect unknown. note: good to know. A single
-place may be judged milder or harder than its check; the finding says how.
+Each finding of [`fp8debug checkpoint`](checkpoint.md) is of one of these checks. error: values come out wrong, or not
+at all; the command exits with 3. warning: harmful as a rule. watch: unusual, effect unknown. note: good to know. A
+single place may be judged milder or harder than its check; the finding says how.
 """
 
 

@@ -53,7 +53,7 @@ def checkpoint(
         typer.Option("--valid-rows", metavar="N", min=0, help="Rows of matrices that are no padding. [all]"),
     ] = None,
     headers_only: Annotated[
-        bool, typer.Option("--headers-only", help="Read headers and scales, not the weights: seconds for any size.")
+        bool, typer.Option("--headers-only", help="Read headers and scales, and none of the weights.")
     ] = False,
     top: Annotated[
         int, typer.Option("--top", metavar="N", min=1, help="Show so many tensors of each finding and table.")

@@ -66,9 +66,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     norms = {f"model.layers.{layer}.input_layernorm.weight": torch.ones(256).bfloat16() for layer in range(3)}
     put(folder / "master", master | norms)
     put(folder / "fp8", right | norms, CONFIG)
-    scale = f"{NAMES[4]}.weight_scale_inv"
-    put(folder / "dropped", {name: one for name, one in (right | norms).items() if name != scale}, CONFIG)
-    put(folder / "inverted", right | norms | {scale: 1 / right[scale]}, CONFIG)
+    lost = f"{NAMES[4]}.weight_scale_inv"
+    inverse: Tensors = {lost: 1 / right[lost]}
+    put(folder / "dropped", {name: one for name, one in (right | norms).items() if name != lost}, CONFIG)
+    put(folder / "inverted", right | norms | inverse, CONFIG)
     put(folder / "bf16", {name: one.bfloat16() for name, one in (master | norms).items()})
     put(folder / "pair", {"a": right[f"{NAMES[0]}.weight"], "a_scale": torch.tensor(0.5)})
     os.mkfifo(folder / "pipe")
@@ -98,12 +99,14 @@ def test_high_precision_has_nothing_to_say(ask: Ask) -> None:
     assert json.loads(ask("bf16", "--json"))["findings"] == []
 
 
-def test_a_file_that_is_missing_is_told_in_the_verdict(ask: Ask, checkpoints: Path) -> None:
+def test_a_file_that_is_missing_is_an_error(ask: Ask, checkpoints: Path, tmp_path: Path) -> None:
     places = {"model.layers.0.input_layernorm.weight": "model.safetensors", "gone.weight": "gone.safetensors"}
     index = {"weight_map": places}
-    (checkpoints / "bf16" / "model.safetensors.index.json").write_text(json.dumps(index))
-    text = " ".join(ask("bf16").split())
-    assert " in reading it, told at the end" in text and "gone.safetensors" in text
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "model.safetensors").symlink_to(checkpoints / "bf16" / "model.safetensors")
+    text = " ".join(ask(str(tmp_path), code=3).split())
+    assert "1 tensor that the index places in gone.safetensors, which is missing: gone.weight" in text
+    assert " in reading it, told at the end" in text
 
 
 def test_an_error_is_three(ask: Ask, golden: Golden) -> None:

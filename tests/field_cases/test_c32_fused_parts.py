@@ -93,7 +93,7 @@ def test_one_scale_on_disk_for_three_parts_is_valid(tmp_path: Path) -> None:
     scale = float(fused.abs().max()) / 448
     audit = audited(tmp_path / "fused", layer(f"{ATTENTION.format(0)}.qkv_proj", fused, scale))
     assert audit.findings == ()
-    together = {}
+    together: dict[str, torch.Tensor] = {}
     for number in range(4):
         made = parts(number)
         largest = float(torch.cat(list(made.values())).abs().max()) / 448

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
@@ -28,7 +29,7 @@ def quantised(x: torch.Tensor, *, power_of_two: bool) -> tuple[torch.Tensor, tor
     return (x / spread(scale)).to(torch.float8_e4m3fn), scale
 
 
-def saved(folder: Path, tensors: Tensors, config: dict[str, object]) -> Path:
+def saved(folder: Path, tensors: Tensors, config: Mapping[str, object]) -> Path:
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))

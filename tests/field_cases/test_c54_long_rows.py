@@ -1,4 +1,4 @@
-"""C54: rows of millions of values in one Parquet column: asked under a memory limit, and never read when not asked for."""
+"""C54: rows of millions of values in one Parquet column: asked under a memory limit, and not read otherwise."""
 
 from __future__ import annotations
 

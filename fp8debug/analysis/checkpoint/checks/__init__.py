@@ -11,6 +11,7 @@ from fp8debug.analysis.checkpoint.checks.exclusions import exclusions
 from fp8debug.analysis.checkpoint.checks.fused import fused_scales_differ
 from fp8debug.analysis.checkpoint.checks.hit import Check
 from fp8debug.analysis.checkpoint.checks.lost_scales import lost_scales
+from fp8debug.analysis.checkpoint.checks.lost_tensors import lost_tensors
 from fp8debug.analysis.checkpoint.checks.magnitude import magnitude
 from fp8debug.analysis.checkpoint.checks.nonfinite import nonfinite
 from fp8debug.analysis.checkpoint.checks.numbering import numbering
@@ -25,6 +26,7 @@ from fp8debug.analysis.checkpoint.checks.twice import scale_twice
 from fp8debug.analysis.checkpoint.checks.unmatched import unmatched
 
 CHECKS: tuple[Check, ...] = (
+    lost_tensors,
     nonfinite,
     pairs,
     scale_twice,

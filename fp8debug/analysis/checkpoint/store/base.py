@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fp8debug.analysis.checkpoint.records import Stored
@@ -34,6 +35,7 @@ class Store(ABC):
         configs: JSON files beside the tensors that say how they are quantised, by file name, parsed.
         metadata: free texts of the headers.
         problems: sentences about what is wrong or missing although the rest can be read.
+        lost: tensors that an index lists and no file has: the file that it places each in.
     """
 
     path: Path
@@ -41,6 +43,7 @@ class Store(ABC):
     configs: Mapping[str, Mapping[str, Any]]
     metadata: Mapping[str, str]
     problems: tuple[str, ...] = ()
+    lost: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def read(self, name: str, first: int, last: int) -> Uint8Array:

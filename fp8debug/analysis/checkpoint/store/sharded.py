@@ -36,6 +36,7 @@ def open_sharded(index_file: Path, configs: Configs, problems: Sequence[str]) ->
         )
     store = _open_files(folder, here, configs, problems, index)
     store.problems += tuple(differences(index, missing, store.tensors))
+    store.lost = {name: file for name, file in index.file_of.items() if name not in store.tensors}
     ending = Path(here[0]).suffix
     unnamed = sorted({file.name for file in folder.glob(f"*{ending}")} - set(index.files))
     if unnamed and ending == ".safetensors":

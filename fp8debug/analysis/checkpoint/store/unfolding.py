@@ -46,7 +46,7 @@ class _Unfolded(Store):
             for key, (view, _) in views.items():
                 self._inner[f"{name}#{key}"] = name, key
                 tensors[f"{name}#{key}"] = Stored(f"{name}#{key}", view.dtype, view.shape, stored.file)
-        self.tensors, self.problems = tensors, tuple(problems)
+        self.tensors, self.problems, self.lost = tensors, tuple(problems), store.lost
 
     def read(self, name: str, first: int, last: int) -> Uint8Array:
         """As in `Store`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def weights() -> dict[str, Float32Array]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory, weights: dict[str, Float32Array]) -> Path:
-    plain = {
+    plain: dict[str, Any] = {
         "model.embed_tokens.weight": np.ones((64, 384), np.float32),
         "model.layers.0.input_layernorm.weight": np.ones(384, np.float16),
         "lm_head.weight": np.ones((64, 384), np.float32),

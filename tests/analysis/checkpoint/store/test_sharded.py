@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from fp8debug.analysis.checkpoint import audit_checkpoint
 from fp8debug.analysis.checkpoint.store import open_store
 from fp8debug.errors import Fp8DebugError, UsageError
 
@@ -36,6 +37,14 @@ def sharded(written: Written) -> Callable[..., Path]:
         return folder
 
     return write
+
+
+def test_what_the_index_promises_and_no_file_has_is_an_error(sharded: Callable[..., Path]) -> None:
+    audit = audit_checkpoint(sharded(leave_out=B))
+    (finding,) = (one for one in audit.findings if one.severity == "error")
+    assert (finding.check, [place.tensor for place in finding.places]) == ("tensor_lost", [B])
+    assert f"2 tensors that the index places in {B}, which is missing: 2.x, 2.y" in finding.message
+    assert [one for one in audit_checkpoint(sharded()).findings if one.severity == "error"] == []
 
 
 def problems(path: Path) -> str:
