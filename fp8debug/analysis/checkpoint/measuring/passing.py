@@ -37,7 +37,8 @@ def measure(
         store: the checkpoint.
         convention: how it is read.
         told: called ten times a second at most, from this thread, with the share that is done.
-        threads: tensors that are read at a time; None: one a core, at most MOST_THREADS.
+        threads: tensors that are read at a time; None: one for two cores, at most MOST_THREADS, since the parts of the
+            work that hold the interpreter's lock, and memory, are shared: two on two cores were no faster than one.
 
     Raises:
         Fp8DebugError: a file has changed or ends too early.
@@ -48,7 +49,7 @@ def measure(
     plain = [stored for name, stored in store.tensors.items() if name in others and can_measure(stored)]
     names = [one.name for one in codes] + list(scales) + [one.name for one in plain]
     progress = Progress(sum(n_bytes_of(store.tensors[name]) for name in names))
-    with _Workers(threads or min(os.cpu_count() or 1, MOST_THREADS), progress, told) as workers:
+    with _Workers(threads or max(1, min((os.cpu_count() or 1) // 2, MOST_THREADS)), progress, told) as workers:
         of_scales = {
             name: workers.give(measure_scale, store, scale, owner, progress) for name, (scale, owner) in scales.items()
         }
