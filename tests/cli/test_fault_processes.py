@@ -224,7 +224,8 @@ def train(model, steps, batches=None):
         optimizer.zero_grad()
 
 def child():
-    train(nn.Sequential(nn.Linear(64, 64)), 2)
+    for _ in range(2):
+        nn.Sequential(nn.Linear(64, 64))(torch.ones(512, 64))
 
 if __name__ == "__main__":
     signal.alarm(100)
@@ -232,7 +233,11 @@ if __name__ == "__main__":
     models = nn.ModuleList([nn.Sequential(nn.Linear(64, 64)), nn.Sequential(nn.Linear(64, 64))])
     for model in models:
         model(torch.randn(512, 64))  # known to us before there are threads
-    threads = [threading.Thread(target=train, args=(model, 60)) for model in models]
+    # What of torch a child cannot bear to be forked in the middle of: the first optimizer's imports, random numbers,
+    # and in the child itself autograd.
+    torch.optim.SGD(models.parameters(), lr=1e-3)
+    batches = [torch.randn(512, 64) for _ in range(60)]
+    threads = [threading.Thread(target=train, args=(model, 60, batches)) for model in models]
     for thread in threads:
         thread.start()
     for _ in range(6):  # forks of a process whose other threads are inside the kernels
