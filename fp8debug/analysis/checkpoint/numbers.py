@@ -13,13 +13,14 @@ from fp8debug.formats import FORMATS, Float32Array, Uint8Array, decode
 _Number = TypeVar("_Number", bound=np.generic)
 _CODES_AT_A_TIME = 1 << 16
 
-_FORMAT_OF_DTYPE = {
+FORMAT_OF_DTYPE = {
     "F8_E4M3": "E4M3",
     "F8_E5M2": "E5M2",
     "F8_E4M3FNUZ": "E4M3FNUZ",
     "F8_E5M2FNUZ": "E5M2FNUZ",
     "F8_E8M0": "E8M0",
 }
+"""Name of the format of a dtype of 8 bits."""
 _NUMPY = {
     "F64": "<f8",
     "F32": "<f4",
@@ -49,7 +50,7 @@ def numbers(raw: Uint8Array, encoding: str) -> Float32Array:
     Raises:
         KeyError: an encoding that holds no numbers, or packed ones.
     """
-    encoding = _FORMAT_OF_DTYPE.get(encoding, encoding)
+    encoding = FORMAT_OF_DTYPE.get(encoding, encoding)
     if encoding in FORMATS:
         codes = np.arange(256) & ((1 << FORMATS[encoding].bits) - 1)
         table = decode(codes.astype(np.uint8), FORMATS[encoding])
@@ -73,7 +74,7 @@ def _slices(flat: npt.NDArray[_Number]) -> Iterator[npt.NDArray[_Number]]:
 
 def can_be_numbers(encoding: str) -> bool:
     """Whether `numbers` reads it."""
-    return encoding == "BF16" or encoding in _NUMPY or _FORMAT_OF_DTYPE.get(encoding, encoding) in FORMATS
+    return encoding == "BF16" or encoding in _NUMPY or FORMAT_OF_DTYPE.get(encoding, encoding) in FORMATS
 
 
 def unpacked(raw: Uint8Array, is_high_first: bool = False) -> Uint8Array:

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fp8debug.analysis.checkpoint.numbers import FORMAT_OF_DTYPE
 from fp8debug.analysis.checkpoint.ran.recorded import WeightSample, sampled_layers, weight_samples
 from fp8debug.analysis.checkpoint.records import Assumption, Convention, Quantised, Scale
 from fp8debug.analysis.checkpoint.store import Store
 from fp8debug.analysis.checkpoint.store.memory import MemoryStore
 from fp8debug.analysis.run import open_run
 from fp8debug.errors import Fp8DebugError
-from fp8debug.formats import FORMATS, decode, encode
+from fp8debug.formats import FORMATS, Uint8Array, decode, encode
 
-_DTYPES = {"E4M3": "F8_E4M3", "E5M2": "F8_E5M2", "E4M3FNUZ": "F8_E4M3FNUZ", "E5M2FNUZ": "F8_E5M2FNUZ"}
+_DTYPES = {fmt: dtype for dtype, fmt in FORMAT_OF_DTYPE.items()}
 
 Arrays = dict[str, tuple[str, npt.NDArray[Any]]]
 
@@ -47,8 +48,8 @@ def _codes(samples: Mapping[str, WeightSample]) -> tuple[Arrays, list[Quantised]
     quantised = []
     for layer, sample in samples.items():
         name, dtype = f"{layer}.weight", _DTYPES.get(sample.fmt)
-        codes = None if dtype is None else encode(sample.codes, FORMATS[sample.fmt])
-        if dtype is None or codes is None or sample.scale_inv is None or _has_factors(sample):
+        codes = encode(sample.codes, FORMATS[sample.fmt])
+        if dtype is None or sample.scale_inv is None or _has_factors(sample, codes):
             arrays[name] = ("F32", sample.codes)
             continue
         arrays |= {name: (dtype, codes), f"{name}_scale_inv": ("F32", np.array(sample.scale_inv, np.float32))}
@@ -57,9 +58,8 @@ def _codes(samples: Mapping[str, WeightSample]) -> tuple[Arrays, list[Quantised]
     return arrays, quantised
 
 
-def _has_factors(sample: WeightSample) -> bool:
+def _has_factors(sample: WeightSample, codes: Uint8Array) -> bool:
     """Whether its codes are recorded after the scale of their block: then they are no values of the format."""
-    codes = encode(sample.codes, FORMATS[sample.fmt])
     return not np.array_equal(decode(codes, FORMATS[sample.fmt]), sample.codes, equal_nan=True)
 
 
