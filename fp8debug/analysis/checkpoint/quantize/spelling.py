@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from fp8debug.analysis.checkpoint.numbers import FORMAT_OF_DTYPE
 from fp8debug.analysis.checkpoint.quantize.casting import WeightCast
 from fp8debug.analysis.checkpoint.quantize.forms import Form, ScaleForm
 from fp8debug.analysis.checkpoint.store.writing import WrittenTensor
@@ -18,13 +19,7 @@ from fp8debug.recipes import Tile
 Told = Callable[[str], None]
 """Called with words for what is being done."""
 
-_STORED_AS = {
-    "E4M3": "F8_E4M3",
-    "E5M2": "F8_E5M2",
-    "E4M3FNUZ": "F8_E4M3FNUZ",
-    "E5M2FNUZ": "F8_E5M2FNUZ",
-    "E2M1": "U8",
-}
+_STORED_AS = {fmt: dtype for dtype, fmt in FORMAT_OF_DTYPE.items()} | {"E2M1": "U8"}
 _BLOCK_BYTES = 16
 """Of 32 codes of 4 bits."""
 

@@ -7,13 +7,12 @@ made anew where a model is built, are left out.
 
 from __future__ import annotations
 
-from fp8debug.analysis.checkpoint.quantize.torch_archive import Called, Made, Name
+from fp8debug.analysis.checkpoint.quantize.torch_archive import TORCH_DTYPES, Called, Made, Name
 from fp8debug.analysis.checkpoint.store.writing import WrittenTensor
 from fp8debug.formats import Format
 
 _PACKAGE = "transformer_engine.pytorch.tensor"
 _NUMBERS = {"E4M3": 7, "E5M2": 8}
-_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def te_tensor(codes: WrittenTensor, scale_inv: WrittenTensor, recipe: str, fmt: Format, dtype: str) -> Called:
@@ -27,7 +26,7 @@ def te_tensor(codes: WrittenTensor, scale_inv: WrittenTensor, recipe: str, fmt: 
         dtype: that the parameter had before, in the spelling of safetensors.
     """
     element = Made(Name("transformer_engine_torch", "DType"), _NUMBERS[fmt.name])
-    before = Name("torch", _DTYPES[dtype])
+    before = Name("torch", TORCH_DTYPES[dtype])
     shape = Called(Name("torch", "Size"), (codes.shape,))
     if recipe == "block":
         rebuild = Name(f"{_PACKAGE}.float8_blockwise_tensor", "_make_float8_blockwise_tensor_in_reduce_ex")

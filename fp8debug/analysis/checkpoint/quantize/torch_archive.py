@@ -25,6 +25,9 @@ STORAGES = {
 }  # fmt: skip
 """What torch calls a storage of each dtype that is written."""
 
+TORCH_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""torch's name of a dtype of weights."""
+
 
 @dataclass(frozen=True, slots=True)
 class Name:

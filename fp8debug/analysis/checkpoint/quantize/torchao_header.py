@@ -9,12 +9,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from fp8debug.analysis.checkpoint.quantize.torch_archive import TORCH_DTYPES
 from fp8debug.analysis.checkpoint.records import Stored
 from fp8debug.formats import Format
 
 Json = dict[str, Any]
 
-_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _FORMATS = {"E4M3": "float8_e4m3fn", "E5M2": "float8_e5m2", "E2M1": "float4_e2m1fn_x2"}
 
 
@@ -70,7 +70,7 @@ def _nvfp4_tensor(weight: Stored, recipe: str, fmt: Format) -> Json:
 
 
 def _dtype(weight: Stored) -> Json:
-    return _typed("torch.dtype", _DTYPES[weight.dtype])
+    return _typed("torch.dtype", TORCH_DTYPES[weight.dtype])
 
 
 def _typed(kind: str, value: str) -> Json:
